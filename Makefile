@@ -1,0 +1,48 @@
+# `make` alone lists the targets. Everything runs in .venv, which is created when it is missing.
+PYTHON  ?= python3
+ARGS    ?=
+WORKERS ?= 2
+SELECT  ?= not slow
+
+BIN   := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup search estimate test check bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with the product and its development tools
+
+# No constraints file: the newest versions differ between Python 3.11 and 3.12, so exact pins would
+# hold on one of them only. The lower bounds in pyproject.toml are what keeps an old install out.
+# What pip says goes to stderr, so that `make search ARGS=--json` prints only the document.
+$(STAMP): pyproject.toml
+	@echo "Setting up .venv (once; it downloads about 600 MB)" >&2
+	@$(PYTHON) -m venv .venv >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' >&2
+	@touch $@
+
+search: $(STAMP) ## rank plans on shipped defaults, or with ARGS="--model gpt2 --cluster 2x8xA100-40GB"
+	@$(BIN)/python -m apss_jax.search $(ARGS)
+
+estimate: ARGS = --model llama-3.1-8b --cluster 1x8xH100-SXM5-80GB --global-batch 64 --tp 2 --pp 2 --dp 2
+estimate: $(STAMP) ## time, memory and legality of one plan; ARGS replaces the example
+	@$(BIN)/python -m apss_jax.estimate $(ARGS)
+
+test: $(STAMP) ## run the tests (SELECT=slow: the longer ones)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(SELECT)"
+
+check: $(STAMP) ## lint, format, types and import layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+bench: $(STAMP) ## run every benchmark
+	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
