@@ -1,0 +1,1 @@
+"""What files look like: validated, frozen documents. Never imports JAX."""

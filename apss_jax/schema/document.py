@@ -1,0 +1,166 @@
+"""Reads and writes documents: bounded, strict JSON in; atomic files out."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
+
+from apss_jax.schema.errors import InputError, Mistake, mistake, shorten
+
+MAX_FILE_BYTES = 64 * 2**20  # a cluster profile of a few thousand samples is below 2 MiB
+MAX_MISTAKES = 20
+DocumentT = TypeVar("DocumentT", bound="Document")
+
+
+class Part(BaseModel):
+    """A piece of a document: frozen, unknown keys and non-finite numbers refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, strict=True, protected_namespaces=()
+    )
+
+
+class Tagged(Part):
+    """A piece that says in `kind` which of several it is, also when everything else is default."""
+
+    @model_serializer(mode="wrap")
+    def _keep_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"kind": getattr(self, "kind", None), **handler(self)}
+
+
+class Document(Part):
+    """A whole file; `schema` names its kind and version."""
+
+    SCHEMA: ClassVar[str]
+
+    @classmethod
+    def from_json(cls, data: object, *, file: str | None = None) -> Self:
+        """Returns the validated document; raises `InputError` naming each wrong key."""
+        if not isinstance(data, dict):
+            raise mistake("(whole file)", data, "must be a JSON object", _expected(cls), file=file)
+        body = dict(data)
+        found = body.pop("schema", None)
+        if found != cls.SCHEMA:
+            raise mistake("schema", found, f"must be {cls.SCHEMA!r}", _expected(cls), file=file)
+        try:
+            return cls.model_validate_json(json.dumps(body))
+        except ValidationError as error:
+            raise InputError(_mistakes(error, file)) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the document as JSON data, defaults left out."""
+        return {"schema": self.SCHEMA, **self.model_dump(mode="json", exclude_defaults=True)}
+
+
+def _expected(cls: type[Document]) -> str:
+    return f'Give a file that begins {{"schema": "{cls.SCHEMA}", ...}}'
+
+
+def _mistakes(error: ValidationError, file: str | None) -> list[Mistake]:
+    found = []
+    for item in error.errors(include_url=False)[:MAX_MISTAKES]:
+        key = ".".join(str(step) for step in item["loc"]) or "(whole file)"
+        value = "" if item["type"] == "missing" else shorten(item["input"])
+        found.append(Mistake(file, key, value, _rule(item), _remedy(item["type"])))
+    return found
+
+
+def _rule(item: Any) -> str:  # noqa: ANN401 - pydantic's own error record
+    if item["type"] == "extra_forbidden":
+        return "is not a known key"
+    if item["type"] == "missing":
+        return "is missing"
+    text = str(item["msg"]).removeprefix("Value error, ")
+    return text[0].lower() + text[1:]
+
+
+def _remedy(kind: str) -> str:
+    remedies = {
+        "extra_forbidden": "Remove it or correct its spelling",
+        "missing": "Add it",
+    }
+    return remedies.get(kind, "Correct the value")
+
+
+def read_json(path: str | Path) -> Any:  # noqa: ANN401 - any JSON value
+    """Returns the JSON value in a file; raises `InputError` for anything that is not one.
+
+    Refuses directories, files above 64 MiB, text that is not UTF-8, duplicate keys, NaN and
+    Infinity, and nesting that no document of ours needs.
+    """
+    name = str(path)
+    text = _read_text(Path(path), name)
+    try:
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise mistake(
+            where, error.msg, "is not JSON", "Repair or re-create it", file=name
+        ) from None
+    except RecursionError:
+        raise mistake("(whole file)", "", "is nested too deeply", "Flatten it", file=name) from None
+    except ValueError as error:
+        raise mistake("(value)", error, "is not allowed", "Correct the value", file=name) from None
+
+
+def _read_text(path: Path, name: str) -> str:
+    try:
+        if path.is_dir():
+            raise mistake("(path)", name, "is a directory", "Name a file", file=name)
+        size_bytes = path.stat().st_size
+        if size_bytes > MAX_FILE_BYTES:
+            rule = f"is larger than {MAX_FILE_BYTES // 2**20} MiB"
+            raise mistake("(file)", f"{size_bytes} bytes", rule, "Name another file", file=name)
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise mistake("(file)", "", "is not UTF-8 text", "Name a JSON file", file=name) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise mistake("(path)", name, reason, "Check the path", file=name) from None
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in names if names.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice")
+    return result
+
+
+def read_document(cls: type[DocumentT], path: str | Path) -> DocumentT:
+    """Returns the document in a file; raises `InputError`."""
+    return cls.from_json(read_json(path), file=str(path))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file so that a kill at any moment leaves the old file or the new one, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_document(document: Document, path: Path) -> None:
+    """Writes a document as indented JSON, atomically."""
+    write_text(path, json.dumps(document.to_json(), indent=1) + "\n")
