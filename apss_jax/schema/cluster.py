@@ -1,0 +1,140 @@
+"""The cluster: devices, links, nodes, and what was measured on them. One file per cluster."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from apss_jax.schema.document import Document, Part
+from apss_jax.schema.layers import Layer
+
+Precision = Literal["fp32", "fp16", "bf16", "fp8"]
+Provenance = Literal["measured", "analytic", "mocked", "imported"]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class DeviceRates(Part):
+    """What share of its datasheet a device type reaches; the constants of the analytic model."""
+
+    gemm_fraction: Fraction  # of peak, for large matrix products
+    gemm_half_size: NonNegativeFloat  # a dimension this long costs twice its ideal time
+    fp8_gemm_fraction: Fraction | None = None  # of the FP8 peak
+    flash_attention_fraction: Fraction | None = None  # of peak; None: no such kernel
+    attention_fraction: Fraction  # of peak, for the two batched products without flash attention
+    memory_fraction: Fraction  # of the memory bandwidth, in memory-bound kernels
+    elementwise_passes: PositiveFloat = 1.0  # memory traffic beside the minimum that is counted
+    source: str
+
+
+class DeviceType(Part):
+    """A GPU type: datasheet figures and reachable rates."""
+
+    memory_bytes: PositiveInt
+    peak_flops_per_s: dict[Precision, PositiveFloat]  # dense, by precision of the operands
+    memory_bytes_per_s: PositiveFloat
+    rates: DeviceRates
+    provenance: Provenance = "analytic"
+    source: str | None = None
+
+
+class Link(Part):
+    """A way for bytes to travel. Figures are one way and reachable by one device alone."""
+
+    bytes_per_s: PositiveFloat
+    latency_s: NonNegativeFloat
+    reached_fraction: Fraction = 1.0  # what collectives reach of `bytes_per_s`
+    shared_by_node: bool = False  # bytes_per_s is the node's; devices that send at once divide it
+    provenance: Provenance = "analytic"
+    source: str | None = None
+
+
+class NodeGroup(Part):
+    """Equal nodes that stand next to each other in rank order."""
+
+    count: PositiveInt = 1
+    devices: PositiveInt  # per node
+    device_type: str
+    intra_link: str  # between the devices of a node (or of a scale-up domain)
+    network: str  # from a node to other nodes
+    nodes_per_domain: PositiveInt = 1  # nodes that share one NVLink domain (18 on GB200 NVL72)
+
+
+class Bridge(Part):
+    """A link between two node groups that differs from their own networks."""
+
+    groups: tuple[int, int]  # 0-based indices in `nodes`
+    link: str
+
+
+class LayerShape(Part):
+    """What was measured: a layer, the embedding or the head of a model of some width."""
+
+    part: Literal["embedding", "layer", "head"]
+    hidden_size: PositiveInt
+    layer: Layer | None = None  # for part "layer"
+    vocab_size: PositiveInt | None = None  # for part "embedding" and "head"
+
+
+class LayerMeasurement(Part):
+    """The time of one shape on one device type for one micro-batch."""
+
+    shape: str  # a key of `shapes`
+    device_type: str
+    tensor_parallel: PositiveInt
+    micro_batch: PositiveInt
+    seq_len: PositiveInt
+    precision: Precision
+    forward_s: PositiveFloat
+    backward_s: PositiveFloat | None = None  # None: not measured
+    tensor_comm_included: bool = False
+    spread_fraction: NonNegativeFloat | None = None  # of repeats
+    provenance: Provenance = "measured"
+
+
+class ClusterProfile(Document):
+    """A cluster as the planner sees it."""
+
+    SCHEMA: ClassVar[str] = "apss.cluster_profile/1"
+
+    name: str
+    source: str | None = None
+    stack: str | None = None  # the software that ran when it was measured
+    device_types: dict[str, DeviceType]
+    links: dict[str, Link]
+    nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1)]
+    bridges: tuple[Bridge, ...] = ()
+    shapes: dict[str, LayerShape] = {}
+    measurements: tuple[LayerMeasurement, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        for i, group in enumerate(self.nodes):
+            _known(f"nodes.{i}.device_type", group.device_type, self.device_types)
+            _known(f"nodes.{i}.intra_link", group.intra_link, self.links)
+            _known(f"nodes.{i}.network", group.network, self.links)
+        for i, bridge in enumerate(self.bridges):
+            _known(f"bridges.{i}.link", bridge.link, self.links)
+            if not all(0 <= index < len(self.nodes) for index in bridge.groups):
+                raise ValueError(f"bridges.{i}.groups names a node group that does not exist")
+        for i, row in enumerate(self.measurements):
+            _known(f"measurements.{i}.shape", row.shape, self.shapes)
+            _known(f"measurements.{i}.device_type", row.device_type, self.device_types)
+        return self
+
+    @cached_property
+    def num_devices(self) -> int:
+        """Returns the number of devices in the cluster."""
+        return sum(group.count * group.devices for group in self.nodes)
+
+    @cached_property
+    def used_types(self) -> tuple[str, ...]:
+        """Returns the device types that stand in nodes, in order of first use."""
+        return tuple(dict.fromkeys(group.device_type for group in self.nodes))
+
+
+def _known(key: str, name: str, names: dict[str, object] | dict[str, DeviceType]) -> None:
+    if name not in names:
+        raise ValueError(f"{key} names {name!r}, but the file has only {sorted(names)}")

@@ -1,0 +1,40 @@
+"""The software that trains: which kernels are fused, what the CPU spends, what overlaps."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from apss_jax.schema.document import Document
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Stack(Document):
+    """A framework family's constants; `source` says where each set comes from."""
+
+    SCHEMA: ClassVar[str] = "apss.stack/1"
+
+    name: str
+    source: str
+    gemm_slowdown: PositiveFloat = 1.0  # relative to the device's own rates
+    kernel_s: NonNegativeFloat = 0.0  # fixed cost of one matrix product
+    cpu_forward_s: NonNegativeFloat = 0.0  # host time to launch one layer's forward pass
+    flash_attention: bool = True
+    fused_norm: bool = True
+    collective_latency_s: NonNegativeFloat = 0.0  # beside the link's own, per collective
+    transfer_latency_s: NonNegativeFloat = 0.0  # beside the link's own, per stage transfer
+    transfer_blocking_fraction: Share = 0.0  # of a transfer, during which the sender waits
+    context_exposed_fraction: Share = 0.5  # of the key/value exchange that attention does not hide
+    gradient_exposed_fraction: Share = 1.0  # of the gradient reduction that no compute hides
+    gradient_bytes: PositiveInt = 4  # per parameter, stored
+    reduced_gradient_bytes: PositiveInt = 4  # per parameter, sent
+    optimizer_bytes: PositiveInt = 12  # per parameter: fp32 master weight and two moments
+    logit_bytes: PositiveFloat = 10.0  # per logit kept at the head, all copies
+    activation_factor: PositiveFloat = 1.0  # on the counted activations: what the allocator adds
+    reserved_bytes: NonNegativeFloat = 0.0  # context, communicators, workspace
+    step_s: NonNegativeFloat = 0.0  # once per step: data, logging, clipping
+    step_time_error_fraction: PositiveFloat = 0.25  # half width of the 80 % interval, analytic
+    measured_error_fraction: PositiveFloat = 0.15  # the same where all layers are measured
+    memory_error_fraction: PositiveFloat = 0.08  # standard deviation of the memory prediction
