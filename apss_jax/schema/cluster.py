@@ -105,7 +105,7 @@ class ClusterProfile(Document):
     links: dict[str, Link]
     nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1)]
     bridges: tuple[Bridge, ...] = ()
-    shapes: dict[str, LayerShape] = {}
+    shapes: dict[str, LayerShape] = Field(default_factory=dict)
     measurements: tuple[LayerMeasurement, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from apss_jax.schema.document import Document, Part
 
@@ -97,7 +97,7 @@ class Plan(Document):
     stack: str | None = None
     stages: tuple[Stage, ...] = ()
     cost: Cost | None = None
-    provenance: dict[str, float] = {}
+    provenance: dict[str, float] = Field(default_factory=dict)
     explanation: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
