@@ -19,7 +19,7 @@ setup: $(STAMP) ## create .venv with the product and its development tools
 # hold on one of them only. The lower bounds in pyproject.toml are what keeps an old install out.
 # What pip says goes to stderr, so that `make search ARGS=--json` prints only the document.
 $(STAMP): pyproject.toml
-	@echo "Setting up .venv (once; it downloads about 600 MB)" >&2
+	@echo "Setting up .venv (once; it takes about 1.1 GB on disk)" >&2
 	@$(PYTHON) -m venv .venv >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' >&2
 	@touch $@
