@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from import_graph import product_modules
+from jaxtyping import install_import_hook
 
 STRICT_JAX = {
     # Two arrays of different rank are aligned on purpose or not at all.
@@ -25,6 +27,7 @@ settings.load_profile("apss")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Sets the environment; workers inherit it, so that they share one compilation cache."""
+    install_import_hook(_shaped_modules(), "beartype.beartype")
     if _is_worker(config):
         return
     cache = Path(tempfile.mkdtemp(prefix="apss-test-cache-"))
@@ -38,6 +41,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Removes the compilation cache once every worker has ended."""
     if not _is_worker(config):
         shutil.rmtree(config.stash[_CACHE], ignore_errors=True)
+
+
+def _shaped_modules() -> list[str]:
+    """Returns the modules whose array shapes are checked at every call while tests run.
+
+    A module that numba compiles is left out: numba reads a function's source, not its wrapper.
+    """
+    texts = {name: file.read_text() for name, file in product_modules().items()}
+    return [name for name, text in texts.items() if "jaxtyping" in text and "numba" not in text]
 
 
 def _is_worker(config: pytest.Config) -> bool:
