@@ -1,4 +1,4 @@
-"""A layout: the degrees of a plan before layers and devices are assigned; one, or columns of many."""
+"""A layout: the degrees of a plan before layers and devices are given; one, or many as columns."""
 
 from __future__ import annotations
 
