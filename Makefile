@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' >&2
 	@touch $@
 
-search: $(STAMP) ## rank plans on shipped defaults, or with ARGS="--model gpt2 --cluster 2x8xA100-40GB"
+search: $(STAMP) ## rank plans on shipped defaults, or with ARGS="--model gpt2 --cluster 4x8xH100-SXM5-80GB"
 	@$(BIN)/python -m apss_jax.search $(ARGS)
 
 estimate: ARGS = --model llama-3.1-8b --cluster 1x8xH100-SXM5-80GB --global-batch 64 --tp 2 --pp 2 --dp 2

@@ -2,6 +2,7 @@
 
 * `batch`: independent problems or instances, computed together;
 * `samples`: alternatives drawn for one instance;
+* `units`: what a pipeline may be cut between: the embedding, each layer, the head;
 * `layers`: the layers of a model in order, embedding and head folded into their neighbours;
 * `boundaries`: the places between two neighbouring layers, one fewer than layers;
 * `stages`: pipeline stages in order;
@@ -11,6 +12,9 @@
 * `chunks`: consecutive layers that one device runs as a unit (virtual stages);
 * `slots`: positions in a schedule's table;
 * `micro_batches`: micro-batches of one step;
+* `passes`: forward and backward;
+* `device_types`: kinds of accelerators;
+* `comm_kinds`: tensor, context and expert collectives;
 * `features`: what a network sees of one element.
 
 Shapes are checked while the tests run, where arithmetic on an axis (`stages-1`) is only understood
@@ -28,6 +32,7 @@ from jaxtyping import Float, Int
 AXES: Final = (
     "batch",
     "samples",
+    "units",
     "layers",
     "boundaries",
     "stages",
@@ -37,6 +42,9 @@ AXES: Final = (
     "chunks",
     "slots",
     "micro_batches",
+    "passes",
+    "device_types",
+    "comm_kinds",
     "features",
 )
 
