@@ -15,6 +15,9 @@
 * `passes`: forward and backward;
 * `device_types`: kinds of accelerators;
 * `comm_kinds`: tensor, context and expert collectives;
+* `parameter_kinds`: dense parameters, expert parameters;
+* `settings`: what decides a layer's cost apart from its device (degrees, micro-batch, recompute);
+* `offsets`: ends of units, one more than units: the axis of prefix sums;
 * `features`: what a network sees of one element.
 
 Shapes are checked while the tests run, where arithmetic on an axis (`stages-1`) is only understood
@@ -45,6 +48,9 @@ AXES: Final = (
     "passes",
     "device_types",
     "comm_kinds",
+    "parameter_kinds",
+    "settings",
+    "offsets",
     "features",
 )
 

@@ -1,0 +1,39 @@
+"""The traced form of a choice: who runs which units over which links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Array = jax.Array | np.ndarray
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Strategy:
+    """One strategy, padded: an unused stage or chunk has `first_unit == end_unit`.
+
+    Seconds per byte and per call are those of the slowest group of the stage; a collective of a
+    group of n already counts its (n - 1) / n.
+    """
+
+    setting: Int[Array, ""]
+    first_unit: Int[Array, "chunks stages"]
+    end_unit: Int[Array, "chunks stages"]
+    has_type: Bool[Array, "stages device_types"]
+    capacity_bytes: Float[Array, " stages"]
+    comm_s_per_byte: Float[Array, "stages comm_kinds"]
+    comm_s_per_call: Float[Array, "stages comm_kinds"]
+    gradient_s_per_byte: Float[Array, "stages parameter_kinds"]  # dense parameters, expert parameters
+    gradient_s_per_call: Float[Array, "stages parameter_kinds"]
+    transfer_s_per_byte: Float[Array, "chunks stages"]  # to the next virtual stage
+    transfer_s_per_call: Float[Array, "chunks stages"]
+    in_flight: Float[Array, "chunks stages"]  # micro-batches held between forward and backward
+    num_micro_batches: Float[Array, ""]
+    shards: Float[Array, ""]  # devices over which ZeRO spreads dense parameters
+    expert_shards: Float[Array, ""]
+    zero_stage: Int[Array, ""]
+    ends_apart: Bool[Array, ""]  # embedding and head stand on different devices
