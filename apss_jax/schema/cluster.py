@@ -25,26 +25,45 @@ class DeviceRates(Part):
     attention_fraction: Fraction  # of peak, for the two batched products without flash attention
     memory_fraction: Fraction  # of the memory bandwidth, in memory-bound kernels
     elementwise_passes: PositiveFloat = 1.0  # memory traffic beside the minimum that is counted
+    score_passes: NonNegativeFloat = 6.9  # over the scores, forward, without flash attention
     source: str
 
 
 class DeviceType(Part):
     """A GPU type: datasheet figures and reachable rates."""
 
-    memory_bytes: PositiveInt
-    peak_flops_per_s: dict[Precision, PositiveFloat]  # dense, by precision of the operands
+    memory_bytes: PositiveInt  # what an allocator can reach
+    peak_flops_per_s: dict[Precision, PositiveFloat]  # dense, by precision; absent: not known
+    unsupported: tuple[Precision, ...] = ()  # the hardware has no fast units for these
     memory_bytes_per_s: PositiveFloat
     rates: DeviceRates
     provenance: Provenance = "analytic"
     source: str | None = None
+
+    @model_validator(mode="after")
+    def _supports_what_it_rates(self) -> Self:
+        both = sorted(set(self.unsupported) & set(self.peak_flops_per_s))
+        if both:
+            raise ValueError(f"unsupported and peak_flops_per_s both name {both}")
+        return self
+
+    def precision_problem(self, name: str, precision: Precision) -> str | None:
+        """Returns in words why no time can be computed in this precision, or None."""
+        if precision in self.peak_flops_per_s:
+            return None
+        if precision in self.unsupported:
+            known = ", ".join(sorted(self.peak_flops_per_s)) or "nothing that is known"
+            return f"{name} has no fast {precision} units; it has {known}"
+        return f"the peak {precision} rate of {name} is not known; give it in a cluster file"
 
 
 class Link(Part):
     """A way for bytes to travel. Figures are one way and reachable by one device alone."""
 
     bytes_per_s: PositiveFloat
-    latency_s: NonNegativeFloat
+    latency_s: NonNegativeFloat  # of one transfer or one-way collective; an all-reduce has two
     reached_fraction: Fraction = 1.0  # what collectives reach of `bytes_per_s`
+    transfer_fraction: Fraction = 1.0  # what one sender to one receiver reaches of `bytes_per_s`
     shared_by_node: bool = False  # bytes_per_s is the node's; devices that send at once divide it
     provenance: Provenance = "analytic"
     source: str | None = None
@@ -59,6 +78,31 @@ class NodeGroup(Part):
     intra_link: str  # between the devices of a node (or of a scale-up domain)
     network: str  # from a node to other nodes
     nodes_per_domain: PositiveInt = 1  # nodes that share one NVLink domain (18 on GB200 NVL72)
+
+
+class Device(Document):
+    """A device type of the library, with what shorthand assumes around it."""
+
+    SCHEMA: ClassVar[str] = "apss.device/1"
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    device_type: DeviceType
+    intra_link: str  # names of library links
+    small_node_link: str | None = None  # instead of it, in nodes of at most 4 devices
+    network: str
+    devices_per_node: PositiveInt = 8
+    nodes_per_domain: PositiveInt = 1  # nodes that share one NVLink domain
+    domain_note: str | None = None  # what a person should know about the assumed links
+
+
+class LinkFile(Document):
+    """A link of the library."""
+
+    SCHEMA: ClassVar[str] = "apss.link/1"
+
+    name: str
+    link: Link
 
 
 class Bridge(Part):
