@@ -1,0 +1,1 @@
+"""From a question to plans: candidates, devices, cuts, costs, ranking, words."""

@@ -1,0 +1,109 @@
+"""Which devices run which stage, and what the links between them allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from apss_jax.schema.layout import Layout
+from apss_jax.schema.topology import Topology
+
+DeviceGrid = Int[np.ndarray, "stages data_ranks context_ranks tensor_ranks"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The devices of each stage, and seconds per byte and per call of the slowest group of each.
+
+    A one-way collective of a whole buffer of S bytes takes S x s_per_byte + s_per_call; the share
+    (n - 1) / n that crosses links is in s_per_byte. A group of one device takes no time.
+    """
+
+    devices: DeviceGrid
+    has_type: Bool[np.ndarray, "stages device_types"]
+    capacity_bytes: Float[np.ndarray, " stages"]
+    comm_s_per_byte: Float[np.ndarray, "stages comm_kinds"]
+    comm_s_per_call: Float[np.ndarray, "stages comm_kinds"]
+    gradient_s_per_byte: Float[np.ndarray, "stages parameter_kinds"]
+    gradient_s_per_call: Float[np.ndarray, "stages parameter_kinds"]
+    transfer_s_per_byte: Float[
+        np.ndarray, " stages"
+    ]  # to the next stage; the last one's to stage 0
+    transfer_s_per_call: Float[np.ndarray, " stages"]
+
+
+def device_orders(topology: Topology) -> Iterator[Int[np.ndarray, " devices"]]:
+    """Yields the orders of devices that are worth trying: as given, slow types first, fast first.
+
+    Nodes stay whole. Equal devices give one order.
+    """
+    seen = set()
+    speed = topology.speed_rank
+    for key in (np.zeros_like(speed), speed, -speed):
+        order = np.lexsort((np.arange(len(key)), topology.node, topology.group, key))
+        if order.tobytes() not in seen:
+            seen.add(order.tobytes())
+            yield order
+
+
+def assign_devices(
+    topology: Topology, order: Int[np.ndarray, " devices"], layout: Layout
+) -> DeviceGrid | None:
+    """Returns the devices of every rank, tensor fastest, then context, then data, then stages.
+
+    Tensor groups stay inside a domain (or are whole domains); devices that fill no group stay
+    idle. None when there are not enough groups.
+    """
+    groups = _tensor_groups(topology, order, layout.tensor_parallel)
+    ranks = (layout.pipeline_parallel, layout.data_parallel, layout.context_parallel)
+    needed = int(np.prod(ranks))
+    if len(groups) < needed:
+        return None
+    return groups[:needed].reshape(*ranks, layout.tensor_parallel)
+
+
+def _tensor_groups(
+    topology: Topology, order: Int[np.ndarray, " devices"], size: int
+) -> Int[np.ndarray, "groups tensor_ranks"]:
+    domain = topology.domain[order]
+    starts = np.flatnonzero(np.r_[True, domain[1:] != domain[:-1]])
+    members = np.diff(np.r_[starts, len(order)])
+    if size > members.max():
+        return order[: len(order) // size * size].reshape(-1, size)
+    within = np.arange(len(order)) - np.repeat(starts, members)
+    kept = within < np.repeat(members // size * size, members)
+    return order[kept].reshape(-1, size)
+
+
+def place(topology: Topology, devices: DeviceGrid, expert_parallel: int) -> Placement:
+    """Returns what the links between the chosen devices allow."""
+    stages, data, context, tensor = devices.shape
+    shards = data * context
+    expert_data = shards // expert_parallel
+    by_tensor = devices.reshape(-1, tensor)
+    by_context = devices.transpose(0, 1, 3, 2).reshape(-1, context)
+    by_shard = devices.transpose(0, 3, 1, 2).reshape(-1, shards)
+    by_expert = by_shard.reshape(-1, expert_data, expert_parallel)
+    across = by_expert.transpose(0, 2, 1).reshape(-1, expert_data)
+
+    def slowest(groups: Int[np.ndarray, "groups ranks"]) -> Float[np.ndarray, "2 stages"]:
+        costs = np.stack(topology.collective_costs(groups))
+        return costs.reshape(2, stages, -1).max(axis=-1)
+
+    comm = [slowest(g) for g in (by_tensor, by_context, by_expert.reshape(-1, expert_parallel))]
+    gradient = [slowest(by_shard), slowest(across)]
+    per_byte, per_call = topology.transfer_costs(devices.reshape(stages, -1))
+    return Placement(
+        devices=devices,
+        has_type=topology.types_present(devices.reshape(stages, -1)),
+        capacity_bytes=topology.memory_bytes[devices.reshape(stages, -1)].min(axis=-1),
+        comm_s_per_byte=np.stack([c[0] for c in comm], axis=-1),
+        comm_s_per_call=np.stack([c[1] for c in comm], axis=-1),
+        gradient_s_per_byte=np.stack([g[0] for g in gradient], axis=-1),
+        gradient_s_per_call=np.stack([g[1] for g in gradient], axis=-1),
+        transfer_s_per_byte=per_byte,
+        transfer_s_per_call=per_call,
+    )
