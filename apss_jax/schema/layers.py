@@ -37,6 +37,7 @@ class Attention(Tagged):
     qkv_bias: bool = False
     output_bias: bool = False
     head_norm: bool = False  # one norm of head_dim each on queries and keys (Qwen3, Gemma 3)
+    width_norm: bool = False  # one norm each over all heads of queries and of keys (OLMo 2, Cohere)
     output_gate: bool = False  # the query projection is twice as wide (Qwen3-Next)
     sinks: bool = False  # one learned logit per head (GPT-OSS)
     value_is_key: bool = False  # no value projection (Gemma 4, global layers)
@@ -60,6 +61,9 @@ class Attention(Tagged):
         found = []
         if self.head_norm:
             found.append(vector("head_norm", self.head_dim, copies=1 if self.shares_kv else 2))
+        if self.width_norm:
+            found.append(vector("query_norm", self.num_heads * self.head_dim, "column"))
+            found.append(vector("key_norm", self.num_kv_heads * self.head_dim, "column"))
         if self.sinks:
             found.append(vector("sinks", self.num_heads, "column"))
         if self.relative_buckets:
@@ -93,9 +97,11 @@ class LatentAttention(Tagged):
     rope_head_dim: NonNegativeInt
     value_head_dim: PositiveInt
     bias: bool = False
+    index_heads: NonNegativeInt = 0  # of the indexer that picks the tokens to attend to (V3.2)
+    index_head_dim: NonNegativeInt = 0
 
     def weights(self, hidden_size: int) -> list[Weight]:
-        """Returns the down and up projections and their norms."""
+        """Returns the down and up projections, their norms, and the indexer's weights."""
         query = self.num_heads * (self.nope_head_dim + self.rope_head_dim)
         found = self._query_weights(hidden_size, query)
         down = self.kv_rank + self.rope_head_dim
@@ -104,7 +110,17 @@ class LatentAttention(Tagged):
         found += [vector("kv_norm", self.kv_rank)]
         found += matrix("kv_up", self.kv_rank, up, "column")
         width = self.num_heads * self.value_head_dim
-        return found + matrix("output", width, hidden_size, "row", bias=self.bias)
+        found += matrix("output", width, hidden_size, "row", bias=self.bias)
+        return found + self._index_weights(hidden_size)
+
+    def _index_weights(self, hidden_size: int) -> list[Weight]:
+        if not self.index_heads:
+            return []
+        query = self.index_heads * self.index_head_dim
+        found = matrix("index_query", self.query_rank or hidden_size, query, "replicated")
+        found += matrix("index_key", hidden_size, self.index_head_dim, "replicated")
+        found += [vector("index_norm", self.index_head_dim, copies=2)]
+        return found + matrix("index_weight", hidden_size, self.index_heads, "replicated")
 
     def _query_weights(self, hidden_size: int, query: int) -> list[Weight]:
         if self.query_rank is None:
@@ -217,6 +233,7 @@ class MoeMlp(Tagged):
     router_scales: NonNegativeInt = 0  # trained values per expert beside the router matrix
     shared_intermediate_size: NonNegativeInt = 0  # all shared experts together; 0 means none
     shared_gate: bool = False  # a sigmoid gate of hidden size on the shared expert
+    latent_size: NonNegativeInt = 0  # experts work in this width, between two projections
     parallel_mlp: DenseMlp | None = None  # an ordinary feed-forward part beside the experts
 
     def weights(self, hidden_size: int) -> list[Weight]:
@@ -235,13 +252,17 @@ class MoeMlp(Tagged):
             intermediate_size=self.expert_intermediate_size, gated=self.gated, bias=self.expert_bias
         )
         share = self.experts_per_token / self.num_experts
-        return [
+        experts = [
             Weight(
                 f"expert.{w.name}", w.in_features, w.out_features, w.shard,
                 share * w.multiplied_fraction, self.num_experts, is_expert=True,
             )
-            for w in one.weights(hidden_size)
+            for w in one.weights(self.latent_size or hidden_size)
         ]  # fmt: skip
+        if not self.latent_size:
+            return experts
+        down = matrix("latent_down", hidden_size, self.latent_size, "replicated")
+        return [*down, *experts, *matrix("latent_up", self.latent_size, hidden_size, "replicated")]
 
     def _shared_weights(self, hidden_size: int) -> list[Weight]:
         if not self.shared_intermediate_size:

@@ -23,6 +23,7 @@ class Embedding(Part):
     norm: NormKind | None = None
     width: PositiveInt | None = None  # narrower than the model, with projections (OPT-350M, ALBERT)
     per_layer_size: NonNegativeInt = 0  # a second table, this wide for every layer (Gemma 4)
+    per_layer_vocab_size: PositiveInt | None = None  # rows of that table; None: vocab_size
 
     def weights(self, hidden_size: int, num_layers: int) -> list[Weight]:
         """Returns the tables, projections and norm."""
@@ -42,7 +43,8 @@ class Embedding(Part):
         if not self.per_layer_size:
             return []
         width = num_layers * self.per_layer_size
-        found = [table("per_layer_tokens", self.vocab_size, width, "row")]
+        rows = self.per_layer_vocab_size or self.vocab_size
+        found = [table("per_layer_tokens", rows, width, "row")]
         found += matrix("per_layer_projection", hidden_size, width, "column")
         return found + norm_weights("per_layer_norm", "rms", self.per_layer_size)
 
@@ -129,6 +131,7 @@ class Model(Document):
 
     name: str
     source: str | None = None
+    notes: tuple[str, ...] = ()  # what was assumed, or could not be described
     hidden_size: PositiveInt | None = None
     embedding: Embedding | None = None
     layers: tuple[LayerRun, ...] = ()

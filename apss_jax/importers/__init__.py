@@ -1,0 +1,1 @@
+"""Reads what people bring and returns documents of `apss_jax.schema`."""

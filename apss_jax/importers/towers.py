@@ -1,0 +1,100 @@
+"""Vision towers and the projectors that join them to the language model."""
+
+from __future__ import annotations
+
+from apss_jax.importers.fields import HEADS, HIDDEN, INTERMEDIATE, LAYERS, MAX_LAYERS, Fields
+from apss_jax.schema.layers import Attention, DenseMlp, Layer, NormKind
+from apss_jax.schema.model import LayerRun, Model, Tower
+
+RGB = 3
+
+
+def vision_layers(
+    f: Fields, *, norm: NormKind, num_norms: int = 2, bias: bool = True, gated: bool = False,
+    head_norm: bool = False,
+) -> tuple[LayerRun, ...]:  # fmt: skip
+    """Returns the layers of a vision transformer, which attends to the whole picture."""
+    hidden, heads = f.size("hidden_size", "embed_dim"), f.size(*HEADS)
+    if hidden % heads and not f.has("head_dim"):
+        raise f.wrong(HEADS[0], f"must divide the hidden size {hidden}", "Correct one of the two")
+    mixer = Attention(
+        num_heads=heads,
+        num_kv_heads=f.size("num_key_value_heads", default=heads),
+        head_dim=f.size("head_dim", default=hidden // heads),
+        causal=False,
+        qkv_bias=bias,
+        output_bias=bias,
+        head_norm=head_norm,
+    )
+    dense = DenseMlp(intermediate_size=f.size(*INTERMEDIATE), gated=gated, bias=bias)
+    layer = Layer(mixer=mixer, feed_forward=dense, norm=norm, num_norms=num_norms)
+    return (LayerRun(repeat=f.size(*LAYERS, "depth", most=MAX_LAYERS), layer=layer),)
+
+
+def described(f: Fields | None) -> bool:
+    """Returns whether a vision section says enough to count its parameters."""
+    return f is not None and f.has("hidden_size") and f.has(*LAYERS, "depth")
+
+
+def with_tower(model: Model, tower: Tower) -> Model:
+    """Returns the model with one more tower."""
+    return model.model_copy(update={"towers": (*model.towers, tower)})
+
+
+def siglip(f: Fields, text_hidden: int, tokens: int) -> Tower:
+    """Returns Gemma 3's tower: SigLIP, a norm and one projection.
+
+    Without `vision_use_head` there is no pooling head; its absence means there is one, but the
+    multimodal model never uses it and sets it to false.
+    """
+    hidden, patch = f.size("hidden_size"), f.size("patch_size")
+    pixels = f.size("num_channels", default=RGB) * patch * patch
+    positions = (f.size("image_size") // patch) ** 2
+    ends = pixels * hidden + hidden + positions * hidden + 2 * hidden
+    projector = hidden * text_hidden + hidden
+    return Tower(
+        name="vision",
+        hidden_size=hidden,
+        tokens_per_sequence=tokens,
+        layers=vision_layers(f, norm="layer"),
+        other_parameters=ends + projector,
+    )
+
+
+def gemma4_vision(f: Fields, text_hidden: int) -> Tower:
+    """Returns Gemma 4's tower: two tables of positions, gated layers with four norms."""
+    hidden, patch = f.size("hidden_size"), f.size("patch_size")
+    table = 2 * f.size("position_embedding_size", default=10240) * hidden
+    ends = RGB * patch * patch * hidden + table
+    return Tower(
+        name="vision",
+        hidden_size=hidden,
+        layers=vision_layers(
+            f, norm="rms", num_norms=4, bias=f.flag("attention_bias", False), gated=True,
+            head_norm=True,
+        ),
+        other_parameters=ends + hidden * text_hidden,
+    )  # fmt: skip
+
+
+def llama4_vision(f: Fields, text_hidden: int) -> Tower:
+    """Returns Llama 4's tower: a class token, pixel shuffle, two projections and the projector."""
+    hidden, patch = f.size("hidden_size"), f.size("patch_size")
+    cells = (f.size("image_size") // patch) ** 2 + 1
+    unfold = f.size("num_channels", default=RGB) * patch * patch * hidden
+    ends = unfold + hidden + cells * hidden + 4 * hidden
+    shuffled = hidden * 4  # a pixel-shuffle ratio of one half joins 2 x 2 patches
+    wide, out = f.size("projector_input_dim"), f.size("projector_output_dim")
+    adapter = shuffled * wide + out * out
+    projector = f.size("vision_output_dim") * text_hidden
+    return Tower(
+        name="vision",
+        hidden_size=hidden,
+        layers=vision_layers(f, norm="layer"),
+        other_parameters=ends + adapter + projector,
+    )
+
+
+def text_hidden(f: Fields) -> int:
+    """Returns the hidden size of the language model that a tower feeds."""
+    return f.size(*HIDDEN)
