@@ -1,0 +1,182 @@
+"""The first and the last unit: the embedding with the towers that feed it, and the head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from apss_jax.datasheet.collectives import LOSS_BYTES, all_reduces, stacked
+from apss_jax.datasheet.elementwise import NORM_PASSES
+from apss_jax.datasheet.grid import Grid, SettingColumn
+from apss_jax.datasheet.layer_facts import facts_of
+from apss_jax.datasheet.matmul import Product, TypeTimes, matmul_s, products_of, products_s
+from apss_jax.datasheet.parameters import held, held_ends, padded_vocab
+from apss_jax.datasheet.rates import Rates
+from apss_jax.datasheet.unit_costs import (
+    BACKWARD_PRODUCTS,
+    PASSES_OF_TRAINING,
+    Times,
+    UnitCosts,
+    layer_costs,
+)
+from apss_jax.schema.model import Embedding, Head, Model, Tower
+from apss_jax.schema.weights import vector
+
+# Vectors of hidden size that a look-up moves: the table's row in, its copy out, dropout in and out.
+LOOKUP_PASSES = 4.0
+# Bytes per logit in a forward pass: 16 bits written, read and made FP32, then the maximum, the
+# exponentials and their sum (2 + 2 + 4 + 4 + 4).
+LOGIT_TRAFFIC_BYTES = 16.0
+TOKEN_ID_BYTES = 8
+MASK_BYTES = 1
+
+
+def embedding_costs(
+    hidden_size: int, embedding: Embedding, model: Model, grid: Grid, rates: Rates
+) -> UnitCosts:
+    """Returns the costs of the embedding and of every tower."""
+    products = products_of(model.embedding_weights)
+    hidden_bytes = grid.value_bytes * grid.tokens * hidden_size
+    reduced = all_reduces(1, hidden_bytes).times(grid.tensor_parallel > 1)
+    comm_bytes, comm_calls = stacked(forward=(reduced,), backward=(reduced.times(0.0),))
+    costs = UnitCosts(
+        times=_embedding_times(products, hidden_bytes, grid, rates),
+        comm_bytes=comm_bytes,
+        comm_calls=comm_calls,
+        held=held_ends(model.embedding_weights, embedding.vocab_size, grid),
+        saved_bytes=_embedding_saved_bytes(products, hidden_size, grid, rates),
+        working_bytes=np.zeros_like(grid.tokens),
+        model_flops=_training_flops(products, grid.all_tokens),
+    )
+    for tower in model.towers:
+        costs = costs.plus(_tower_costs(tower, grid, rates), 1)
+    return costs
+
+
+def head_costs(
+    hidden_size: int, vocab_size: int, model: Model, grid: Grid, rates: Rates
+) -> UnitCosts:
+    """Returns the costs of the final norm, the output matrix and the loss."""
+    head = model.head
+    projections = _head_projections(model)
+    width = head.width or hidden_size
+    rows = grid.micro_batch if head.kind == "pooler" else grid.tokens
+    times = _head_times(projections, rows, hidden_size, grid, rates)
+    flops = _training_flops(projections, rows * grid.context_parallel)
+    comm_bytes, comm_calls = _head_traffic(head, hidden_size, grid)
+    kept_bytes = 2 * grid.value_bytes * grid.tokens * hidden_size / grid.sequence_divisor
+    saved_bytes = rates.activation_factor * kept_bytes
+    if head.kind == "language":
+        times = times.plus(_logit_times(width, vocab_size, grid, rates), 1)
+        flops = flops + PASSES_OF_TRAINING * 2.0 * grid.all_tokens * width * vocab_size
+        saved_bytes = saved_bytes + rates.logit_bytes * _logits(vocab_size, grid)
+    return UnitCosts(
+        times=times,
+        comm_bytes=comm_bytes,
+        comm_calls=comm_calls,
+        held=held_ends(model.head_weights, vocab_size, grid),
+        saved_bytes=saved_bytes,
+        working_bytes=np.zeros_like(grid.tokens),
+        model_flops=flops,
+    )
+
+
+def tied_parameters(hidden_size: int, vocab_size: int, head: Head, grid: Grid) -> SettingColumn:
+    """Returns what the head's device holds again when the embedding is on another one."""
+    if head.kind != "language" or not head.tied:
+        return np.zeros_like(grid.tokens)
+    return padded_vocab(vocab_size, grid) * (head.width or hidden_size) / grid.tensor_parallel
+
+
+def _embedding_times(
+    products: tuple[Product, ...], hidden_bytes: SettingColumn, grid: Grid, rates: Rates
+) -> Times:
+    forward_s = LOOKUP_PASSES * hidden_bytes / rates.memory_bytes_per_s
+    forward_s = forward_s + products_s(products, grid.tokens, grid, rates)
+    return _unrepeated(forward_s)
+
+
+def _embedding_saved_bytes(
+    products: tuple[Product, ...], hidden_size: int, grid: Grid, rates: Rates
+) -> SettingColumn:
+    kept = TOKEN_ID_BYTES + MASK_BYTES * hidden_size / grid.sequence_divisor
+    kept = kept + grid.value_bytes * sum(p.input_width + p.output_width for p in products)
+    return rates.activation_factor * grid.tokens * kept
+
+
+def _tower_costs(tower: Tower, grid: Grid, rates: Rates) -> UnitCosts:
+    """Returns the costs of a tower; one without tokens has parameters alone."""
+    inside = grid.with_sequence(tower.tokens_per_sequence)
+    total = _only_held(tower.other_parameters, inside)
+    for run in tower.layers:
+        facts = facts_of(run.layer, tower.hidden_size)
+        if tower.tokens_per_sequence:
+            total = total.plus(layer_costs(facts, inside, rates), run.repeat)
+        else:
+            parameters = held(facts.weights, grid).times(run.repeat)
+            total = replace(total, held=total.held.plus(parameters))
+    return total
+
+
+def _only_held(num_parameters: int, grid: Grid) -> UnitCosts:
+    zero = np.zeros_like(grid.tokens)
+    nothing = all_reduces(0, zero)
+    comm_bytes, comm_calls = stacked(forward=(nothing,), backward=(nothing,))
+    return UnitCosts(
+        times=Times(zero, zero, zero),
+        comm_bytes=comm_bytes,
+        comm_calls=comm_calls,
+        held=held([vector("other", num_parameters)], grid),
+        saved_bytes=zero,
+        working_bytes=zero,
+        model_flops=zero,
+    )
+
+
+def _head_projections(model: Model) -> tuple[Product, ...]:
+    return products_of(w for w in model.head_weights if w.name != "head")
+
+
+def _head_times(
+    projections: tuple[Product, ...],
+    rows: SettingColumn,
+    hidden_size: int,
+    grid: Grid,
+    rates: Rates,
+) -> Times:
+    moved_bytes = NORM_PASSES * grid.value_bytes * grid.tokens * hidden_size
+    norm_s = moved_bytes / grid.sequence_divisor / rates.memory_bytes_per_s
+    wide = replace(rates, layer_flops_per_s=rates.head_flops_per_s)
+    return _unrepeated(norm_s + products_s(projections, rows, grid, wide))
+
+
+def _logit_times(width: int, vocab_size: int, grid: Grid, rates: Rates) -> Times:
+    logits = _logits(vocab_size, grid)
+    product_s = matmul_s(
+        grid.tokens, np.float64(width), logits / grid.tokens,
+        rates.head_flops_per_s, rates.half_size,
+    )  # fmt: skip
+    traffic_s = LOGIT_TRAFFIC_BYTES * logits / rates.memory_bytes_per_s
+    return _unrepeated(product_s + rates.kernel_s + traffic_s)
+
+
+def _unrepeated(forward_s: TypeTimes) -> Times:
+    """Returns the times of an end, which recomputation leaves alone."""
+    return Times(forward_s, BACKWARD_PRODUCTS * forward_s, np.zeros_like(forward_s))
+
+
+def _logits(vocab_size: int, grid: Grid) -> SettingColumn:
+    return grid.tokens * padded_vocab(vocab_size, grid) / grid.tensor_parallel
+
+
+def _head_traffic(head: Head, hidden_size: int, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (bytes, calls): the loss forward, the gradient of the head's input backward."""
+    is_split = (grid.tensor_parallel > 1) & (head.kind == "language")
+    loss = all_reduces(1, LOSS_BYTES * grid.tokens).times(is_split)
+    gradient = all_reduces(1, grid.value_bytes * grid.tokens * hidden_size).times(is_split)
+    return stacked(forward=(loss,), backward=(gradient,))
+
+
+def _training_flops(products: tuple[Product, ...], tokens: SettingColumn) -> SettingColumn:
+    return PASSES_OF_TRAINING * tokens * sum(p.flops_per_token for p in products)

@@ -1,0 +1,88 @@
+"""The rates that device types reach under a stack and a precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from apss_jax.schema.cluster import ClusterProfile, DeviceType, Precision
+from apss_jax.schema.errors import mistake
+from apss_jax.schema.stack import Stack
+
+TypeValues = Float[np.ndarray, " device_types"]
+"""One figure for each device type."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Reachable rates by device type, and what the stack adds to every kernel."""
+
+    layer_flops_per_s: TypeValues  # matrix products of layers
+    head_flops_per_s: TypeValues  # the head stays 16-bit where layers are FP8
+    half_size: TypeValues  # a dimension this long costs twice its ideal time
+    score_flops_per_s: TypeValues  # the two products of attention
+    has_flash: Bool[np.ndarray, " device_types"]
+    memory_bytes_per_s: TypeValues
+    elementwise_passes: TypeValues
+    kernel_s: float
+    cpu_forward_s: float
+    fused_norm: bool
+    activation_factor: float
+    logit_bytes: float
+
+
+def rates_of(
+    cluster: ClusterProfile, types: Sequence[str], precision: Precision, stack: Stack
+) -> Rates:
+    """Returns the rates of the named device types; `InputError` for a missing peak."""
+    devices = [cluster.device_types[name] for name in types]
+    wide: Precision = "bf16" if precision == "fp8" else precision
+    peak = np.array([_peak(d, n, wide) for d, n in zip(devices, types, strict=True)])
+    gemm = peak * [d.rates.gemm_fraction for d in devices] / stack.gemm_slowdown
+    flash = [_flash_fraction(d, stack, precision) for d in devices]
+    plain = [d.rates.attention_fraction for d in devices]
+    return Rates(
+        layer_flops_per_s=_fp8(devices, types, stack) if precision == "fp8" else gemm,
+        head_flops_per_s=gemm,
+        half_size=np.array([d.rates.gemm_half_size for d in devices]),
+        score_flops_per_s=peak * [f or p for f, p in zip(flash, plain, strict=True)],
+        has_flash=np.array([f is not None for f in flash]),
+        memory_bytes_per_s=np.array([_memory_bytes_per_s(d) for d in devices]),
+        elementwise_passes=np.array([d.rates.elementwise_passes for d in devices]),
+        kernel_s=stack.kernel_s,
+        cpu_forward_s=stack.cpu_forward_s,
+        fused_norm=stack.fused_norm,
+        activation_factor=stack.activation_factor,
+        logit_bytes=stack.logit_bytes,
+    )
+
+
+def _memory_bytes_per_s(device: DeviceType) -> float:
+    return device.memory_bytes_per_s * device.rates.memory_fraction
+
+
+def _flash_fraction(device: DeviceType, stack: Stack, precision: Precision) -> float | None:
+    # Flash attention kernels take 16-bit operands alone.
+    usable = stack.flash_attention and precision != "fp32"
+    return device.rates.flash_attention_fraction if usable else None
+
+
+def _fp8(devices: Sequence[DeviceType], types: Sequence[str], stack: Stack) -> TypeValues:
+    peak = np.array([_peak(d, n, "fp8") for d, n in zip(devices, types, strict=True)])
+    # A type whose FP8 products nobody timed is taken to reach the share that its 16-bit ones do.
+    reached = [d.rates.fp8_gemm_fraction or d.rates.gemm_fraction for d in devices]
+    return peak * reached / stack.gemm_slowdown
+
+
+def _peak(device: DeviceType, name: str, precision: Precision) -> float:
+    if precision not in device.peak_flops_per_s:
+        raise mistake(
+            f"device_types.{name}.peak_flops_per_s",
+            sorted(device.peak_flops_per_s),
+            f"{name} has no rate for {precision}",
+            "Choose a precision that every device type of the cluster has",
+        )
+    return device.peak_flops_per_s[precision]
