@@ -52,8 +52,9 @@ def _linear_bytes(facts: LayerFacts, grid: Grid, *, fused_norm: bool) -> Setting
     extra_norms = max(0, facts.num_norms - facts.num_parts)
     per_norm = 0 if fused_norm else UNFUSED_NORM_BYTES
     hidden = per_part * facts.num_parts + per_norm * facts.num_norms
-    hidden += grid.value_bytes * (extra_norms + ROUTED_KEPT * facts.experts_per_token)
-    hidden_bytes = hidden * facts.hidden_size / grid.sequence_divisor
+    hidden += grid.value_bytes * extra_norms
+    routed_bytes = ROUTED_KEPT * grid.value_bytes * facts.routed_width
+    hidden_bytes = (hidden * facts.hidden_size + routed_bytes) / grid.sequence_divisor
     split = facts.split_width + facts.row_width + _states_per_token(facts)
     split_bytes = grid.value_bytes * split / grid.tensor_parallel
     return grid.tokens * (hidden_bytes + split_bytes + grid.value_bytes * facts.whole_width)

@@ -11,10 +11,6 @@ from apss_jax.datasheet.matmul import TypeTimes
 from apss_jax.datasheet.rates import Rates
 from apss_jax.schema.layers import Attention, LatentAttention, LinearAttention, Mixer, StateSpace
 
-# Without flash attention the scores travel through memory: written by the first product, read and
-# written by softmax, read and written by dropout with its one-byte mask, read by the second.
-SCORE_PASSES = 6.5
-
 # FlashAttention repeats the first product in its backward pass (arXiv 2205.14135): 5 for 2.
 FLASH_BACKWARD = 2.5
 PLAIN_BACKWARD = 2.0
@@ -87,7 +83,7 @@ def _softmax_s(mixer: Attention | LatentAttention, grid: Grid, rates: Rates) -> 
     # Plain products compute every score and mask some away.
     products_s = flops_per_key * grid.seq_len / rates.score_flops_per_s
     score_bytes = grid.value_bytes * tokens * grid.seq_len * mixer.num_heads
-    plain_s = products_s + SCORE_PASSES * score_bytes / rates.memory_bytes_per_s
+    plain_s = products_s + rates.score_passes * score_bytes / rates.memory_bytes_per_s
     forward_s = np.where(rates.has_flash, flash_s, plain_s)
     return MixTimes(
         forward_s, forward_s * np.where(rates.has_flash, FLASH_BACKWARD, PLAIN_BACKWARD)

@@ -66,8 +66,8 @@ def context_traffic(facts: LayerFacts, grid: Grid) -> Traffic:
 
 def expert_traffic(facts: LayerFacts, grid: Grid) -> Traffic:
     """Returns one pass's two all-to-alls: tokens to their experts and back."""
-    routed = grid.tokens * facts.experts_per_token * facts.hidden_size / grid.sequence_divisor
-    calls = np.full_like(routed, 2.0 if facts.experts_per_token else 0.0)
+    routed = grid.tokens * facts.routed_width / grid.sequence_divisor
+    calls = np.full_like(routed, 2.0 if facts.routed_width else 0.0)
     return Traffic(2.0 * grid.value_bytes * routed, calls).times(grid.expert_parallel > 1)
 
 

@@ -154,9 +154,12 @@ def _head_times(
 def _logit_times(width: int, vocab_size: int, grid: Grid, rates: Rates) -> Times:
     logits = _logits(vocab_size, grid)
     product_s = matmul_s(
-        grid.tokens, np.float64(width), logits / grid.tokens,
-        rates.head_flops_per_s, rates.half_size,
-    )  # fmt: skip
+        grid.tokens,
+        np.full_like(grid.tokens, width),
+        logits / grid.tokens,
+        rates.head_flops_per_s,
+        rates.half_size,
+    )
     traffic_s = LOGIT_TRAFFIC_BYTES * logits / rates.memory_bytes_per_s
     return _unrepeated(product_s + rates.kernel_s + traffic_s)
 

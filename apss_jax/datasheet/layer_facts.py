@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from apss_jax.datasheet.matmul import Product, products_of
-from apss_jax.schema.layers import Layer, LinearAttention, Mixer, MoeMlp, StateSpace
+from apss_jax.schema.layers import FeedForward, Layer, LinearAttention, Mixer, MoeMlp, StateSpace
 from apss_jax.schema.weights import Weight
 
 
@@ -19,7 +19,7 @@ class LayerFacts:
     mixers: tuple[Mixer, ...]  # the token mixer and the cross-attention
     num_parts: int  # residual branches: mixer, cross-attention, feed-forward part
     num_norms: int
-    experts_per_token: int  # 0 without experts
+    routed_width: int  # values per token sent to experts, over all of them; 0 without experts
 
     @property
     def split_width(self) -> float:
@@ -46,7 +46,6 @@ def facts_of(layer: Layer, hidden_size: int) -> LayerFacts:
     """Returns the facts of one layer."""
     weights = tuple(layer.weights(hidden_size))
     parts = [p for p in (layer.mixer, layer.cross_attention, layer.feed_forward) if p]
-    feed_forward = layer.feed_forward
     return LayerFacts(
         hidden_size=hidden_size,
         weights=weights,
@@ -54,7 +53,11 @@ def facts_of(layer: Layer, hidden_size: int) -> LayerFacts:
         mixers=tuple(m for m in (layer.mixer, layer.cross_attention) if m),
         num_parts=len(parts),
         num_norms=layer.num_norms,
-        experts_per_token=(
-            feed_forward.experts_per_token if isinstance(feed_forward, MoeMlp) else 0
-        ),
+        routed_width=_routed_width(layer.feed_forward, hidden_size),
     )
+
+
+def _routed_width(feed_forward: FeedForward | None, hidden_size: int) -> int:
+    if not isinstance(feed_forward, MoeMlp):
+        return 0
+    return feed_forward.experts_per_token * (feed_forward.latent_size or hidden_size)

@@ -24,6 +24,7 @@ class Rates:
     head_flops_per_s: TypeValues  # the head stays 16-bit where layers are FP8
     half_size: TypeValues  # a dimension this long costs twice its ideal time
     score_flops_per_s: TypeValues  # the two products of attention
+    score_passes: TypeValues  # over the scores in memory, where flash attention is missing
     has_flash: Bool[np.ndarray, " device_types"]
     memory_bytes_per_s: TypeValues
     elementwise_passes: TypeValues
@@ -49,6 +50,7 @@ def rates_of(
         head_flops_per_s=gemm,
         half_size=np.array([d.rates.gemm_half_size for d in devices]),
         score_flops_per_s=peak * [f or p for f, p in zip(flash, plain, strict=True)],
+        score_passes=np.array([d.rates.score_passes for d in devices]),
         has_flash=np.array([f is not None for f in flash]),
         memory_bytes_per_s=np.array([_memory_bytes_per_s(d) for d in devices]),
         elementwise_passes=np.array([d.rates.elementwise_passes for d in devices]),
@@ -78,11 +80,8 @@ def _fp8(devices: Sequence[DeviceType], types: Sequence[str], stack: Stack) -> T
 
 
 def _peak(device: DeviceType, name: str, precision: Precision) -> float:
-    if precision not in device.peak_flops_per_s:
-        raise mistake(
-            f"device_types.{name}.peak_flops_per_s",
-            sorted(device.peak_flops_per_s),
-            f"{name} has no rate for {precision}",
-            "Choose a precision that every device type of the cluster has",
-        )
+    problem = device.precision_problem(name, precision)
+    if problem:
+        remedy = "Choose a precision that every device type of the cluster has"
+        raise mistake("precision", precision, problem, remedy)
     return device.peak_flops_per_s[precision]
