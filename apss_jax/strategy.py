@@ -24,7 +24,6 @@ class Strategy:
     first_unit: Int[Array, "chunks stages"]
     end_unit: Int[Array, "chunks stages"]
     has_type: Bool[Array, "stages device_types"]
-    capacity_bytes: Float[Array, " stages"]
     comm_s_per_byte: Float[Array, "stages comm_kinds"]
     comm_s_per_call: Float[Array, "stages comm_kinds"]
     gradient_s_per_byte: Float[Array, "stages parameter_kinds"]  # dense parameters, expert parameters

@@ -1,0 +1,199 @@
+"""Costs of many choices: grouped by schedule table and padded to few sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from apss_jax.cost.batched import step_costs
+from apss_jax.cost.op_table import ScheduleTable, pad_table, peak_in_flight
+from apss_jax.cost.schedule import build_folded_table, build_table
+from apss_jax.cost.step import StepCost
+from apss_jax.planning.choice import Choice
+from apss_jax.planning.placement import Placement
+from apss_jax.problem import Problem, padded_size
+from apss_jax.schema.tables import Setting
+from apss_jax.strategy import Strategy
+
+# Padded sizes: each combination that occurs is compiled once per machine.
+STAGE_SIZES = (16, 64, 128)
+CHUNK_SIZES = (1, 4, 16)
+BATCH_SIZES = (32, 1024)
+SLOTS_PER_STAGE = 14  # a folded 1F1B table has at most 2 x 5 rounds and its ends
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """The cost of each choice, in float64 on the host; stages padded with 0."""
+
+    step_time_s: Float[np.ndarray, " batch"]
+    breakdown_s: Float[np.ndarray, "batch parts"]  # in the order of `cost.step.Breakdown`
+    forward_s: Float[np.ndarray, "batch stages"]
+    backward_s: Float[np.ndarray, "batch stages"]
+    memory_bytes: Float[np.ndarray, "batch stages parts"]  # in the order of `StageMemory`
+
+    def rows(self, chosen: np.ndarray) -> Costs:
+        """Returns some of the rows."""
+        return Costs(*(getattr(self, f.name)[chosen] for f in fields(self)))
+
+
+def cost_choices(
+    problem: Problem, settings: Mapping[Setting, int], choices: Sequence[Choice]
+) -> Costs:
+    """Returns the simulated cost of every choice, in their order.
+
+    Folded tables serve where their answer is exact; the rest is simulated in full.
+    """
+    parts: list[tuple[np.ndarray, Costs]] = []
+    for indices, batch in _batches(choices):
+        cost = _run(problem, settings, batch, build_folded_table)
+        parts.append((indices, _on_host(cost, len(batch))))
+        inexact = np.flatnonzero(~np.asarray(cost.is_exact)[: len(batch)])
+        if inexact.size:
+            again = [batch[i] for i in inexact]
+            full = _run(problem, settings, again, build_table)
+            parts.append((indices[inexact], _on_host(full, len(again))))
+    return _joined(parts, len(choices))
+
+
+def _batches(choices: Sequence[Choice]) -> Iterator[tuple[np.ndarray, list[Choice]]]:
+    groups: dict[tuple[str, int, int, int], list[int]] = {}
+    for i, choice in enumerate(choices):
+        groups.setdefault(choice.table_key, []).append(i)
+    for members in groups.values():
+        size = BATCH_SIZES[0] if len(members) <= 4 * BATCH_SIZES[0] else BATCH_SIZES[-1]
+        for start in range(0, len(members), size):
+            part = members[start : start + size]
+            yield np.array(part), [choices[i] for i in part]
+
+
+def _run(
+    problem: Problem,
+    settings: Mapping[Setting, int],
+    batch: Sequence[Choice],
+    build: object,
+) -> StepCost:
+    table = padded_table(build(*batch[0].table_key))  # type: ignore[operator]
+    chunks = padded_size(batch[0].layout.virtual_stages, CHUNK_SIZES)
+    lanes = padded_size(len(batch), BATCH_SIZES)
+    strategies = stack_strategies(problem, settings, batch, table, chunks, lanes)
+    return jax.tree.map(np.asarray, step_costs(problem, strategies, table))
+
+
+def padded_table(table: ScheduleTable) -> ScheduleTable:
+    """Returns a table padded to one of few sizes."""
+    slots, stages = table.kind.shape
+    wide = padded_size(stages, STAGE_SIZES)
+    chunks = padded_size(table.num_chunks, CHUNK_SIZES)
+    usual = SLOTS_PER_STAGE * wide * chunks
+    return pad_table(table, usual if slots <= usual else padded_size(slots, ()), wide)
+
+
+def stack_strategies(
+    problem: Problem,
+    settings: Mapping[Setting, int],
+    batch: Sequence[Choice],
+    table: ScheduleTable,
+    chunks: int,
+    lanes: int,
+) -> Strategy:
+    """Returns the choices as one batch of strategies; the last one fills the padding."""
+    stages = table.kind.shape[1]
+    types = problem.memory_s_per_byte.shape[0]
+    filled = [*batch, *[batch[-1]] * (lanes - len(batch))]
+    held = _padded(peak_in_flight(table).T[None, :, : table.num_stages], chunks, stages)[0]
+    ranges = [choice.unit_ranges for choice in filled]
+    first = _padded(np.stack([r[0] for r in ranges]), chunks, stages)
+    end = _padded(np.stack([r[1] for r in ranges]), chunks, stages)
+    links = _Links.of([choice.placement for choice in filled], stages, types)
+    layouts = [choice.layout for choice in filled]
+    shards = np.array([one.data_parallel * one.context_parallel for one in layouts])
+    experts = np.array([one.expert_parallel for one in layouts])
+    used = np.arange(chunks)[:, None] < table.num_chunks
+    return Strategy(
+        setting=np.array([settings[one.setting] for one in layouts], np.int32),
+        first_unit=first.astype(np.int32),
+        end_unit=end.astype(np.int32),
+        has_type=links.has_type,
+        comm_s_per_byte=links.comm_s_per_byte,
+        comm_s_per_call=links.comm_s_per_call,
+        gradient_s_per_byte=links.gradient_s_per_byte,
+        gradient_s_per_call=links.gradient_s_per_call,
+        transfer_s_per_byte=links.transfer_s_per_byte[:, None, :] * used,
+        transfer_s_per_call=links.transfer_s_per_call[:, None, :] * used,
+        in_flight=np.broadcast_to(held.astype(np.float32), first.shape),
+        num_micro_batches=np.array([c.num_micro_batches for c in filled], np.float32),
+        shards=shards.astype(np.float32),
+        expert_shards=(shards / experts).astype(np.float32),
+        zero_stage=np.array([one.zero_stage for one in layouts], np.int32),
+        ends_apart=np.array([one.pipeline_parallel > 1 for one in layouts]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """The link figures of many placements, stacked and padded."""
+
+    has_type: np.ndarray
+    comm_s_per_byte: np.ndarray
+    comm_s_per_call: np.ndarray
+    gradient_s_per_byte: np.ndarray
+    gradient_s_per_call: np.ndarray
+    transfer_s_per_byte: np.ndarray
+    transfer_s_per_call: np.ndarray
+
+    @staticmethod
+    def of(placements: Sequence[Placement], stages: int, types: int) -> _Links:
+        distinct = {id(p): p for p in placements}
+        position = {key: i for i, key in enumerate(distinct)}
+        index = [position[id(p)] for p in placements]
+
+        def stacked(name: str) -> np.ndarray:
+            rows = np.stack([getattr(p, name) for p in distinct.values()])
+            widths = [(0, 0), (0, stages - rows.shape[1])] + [(0, 0)] * (rows.ndim - 2)
+            if name == "has_type":
+                widths[2] = (0, types - rows.shape[2])
+            dtype = bool if name == "has_type" else np.float32
+            return np.pad(rows, widths).astype(dtype)[index]
+
+        return _Links(*(stacked(f.name) for f in fields(_Links)))
+
+
+def _padded(values: np.ndarray, chunks: int, stages: int) -> np.ndarray:
+    grow = ((0, 0), (0, chunks - values.shape[1]), (0, stages - values.shape[2]))
+    return np.pad(values, grow)
+
+
+def _on_host(cost: StepCost, size: int) -> Costs:
+    """Returns the real rows in float64, the step time as the sum of its parts."""
+    breakdown = np.stack(cost.breakdown, axis=-1)[:size].astype(float)
+    return Costs(
+        step_time_s=breakdown.sum(axis=-1),
+        breakdown_s=breakdown,
+        forward_s=np.asarray(cost.forward_s)[:size].astype(float),
+        backward_s=np.asarray(cost.backward_s)[:size].astype(float),
+        memory_bytes=np.stack(cost.memory, axis=-1)[:size].astype(float),
+    )
+
+
+def _joined(parts: Sequence[tuple[np.ndarray, Costs]], size: int) -> Costs:
+    """Returns all rows in order; later parts replace earlier ones."""
+    stages = max((costs.forward_s.shape[1] for _, costs in parts), default=1)
+
+    def column(name: str) -> np.ndarray:
+        rows = None
+        for indices, costs in parts:
+            values = getattr(costs, name)
+            if values.ndim > 1 and name not in ("breakdown_s",):
+                grow = [(0, 0), (0, stages - values.shape[1])] + [(0, 0)] * (values.ndim - 2)
+                values = np.pad(values, grow)
+            if rows is None:
+                rows = np.zeros((size, *values.shape[1:]))
+            rows[indices] = values
+        return rows if rows is not None else np.zeros((0,))
+
+    return Costs(*(column(f.name) for f in fields(Costs)))

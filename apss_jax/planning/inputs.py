@@ -1,0 +1,101 @@
+"""The question as given: model, cluster, batch, software; and what was assumed where silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from apss_jax.importers.clusters import load_cluster, load_stack
+from apss_jax.importers.load import load_model
+from apss_jax.schema.cluster import ClusterProfile, Precision
+from apss_jax.schema.errors import mistake
+from apss_jax.schema.model import Model
+from apss_jax.schema.stack import Stack
+from apss_jax.schema.topology import Topology
+from apss_jax.schema.workload import Workload
+
+DEFAULT_SEQ_LEN = 4096
+DEFAULT_STACK = "generic"
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")  # tried in this order
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Everything that a search or an estimate starts from."""
+
+    model: Model
+    cluster: ClusterProfile
+    workload: Workload
+    stack: Stack
+    assumptions: tuple[str, ...] = ()
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Returns the cluster as arrays."""
+        return Topology.of(self.cluster)
+
+    def on(self, cluster: ClusterProfile) -> Inputs:
+        """Returns the same question on another cluster."""
+        return replace(self, cluster=cluster)
+
+
+def gather_inputs(
+    model: Model | str,
+    cluster: ClusterProfile | str,
+    *,
+    global_batch: int,
+    seq_len: int | None = None,
+    precision: str | None = None,
+    stack: Stack | str | None = None,
+) -> Inputs:
+    """Returns the loaded inputs with defaults filled in and named; raises `InputError`."""
+    trained = load_model(model) if isinstance(model, str) else model
+    profile = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    assumptions = [*_notes(trained), *profile.notes]
+    tokens = seq_len if seq_len is not None else _default_seq_len(trained, assumptions)
+    _positive("--global-batch", global_batch, "sequences per step")
+    _positive("--seq-len", tokens, "tokens per sequence")
+    chosen = _precision(profile, precision, assumptions)
+    software = _stack(profile, stack, assumptions)
+    workload = Workload(global_batch=global_batch, seq_len=tokens, precision=chosen)
+    return Inputs(trained, profile, workload, software, tuple(dict.fromkeys(assumptions)))
+
+
+def _notes(model: Model) -> tuple[str, ...]:
+    return tuple(getattr(model, "notes", ()))
+
+
+def _positive(flag: str, value: int, what: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10**9:
+        raise mistake(flag, value, f"must be a whole number of {what} from 1 to 1e9", "Correct it")
+
+
+def _default_seq_len(model: Model, assumptions: list[str]) -> int:
+    longest = model.max_seq_len or DEFAULT_SEQ_LEN
+    positions = model.embedding.num_positions if model.embedding else 0
+    tokens = min(longest, DEFAULT_SEQ_LEN, positions or DEFAULT_SEQ_LEN)
+    assumptions.append(f"sequence length {tokens}, as none was given")
+    return tokens
+
+
+def _precision(cluster: ClusterProfile, precision: str | None, assumptions: list[str]) -> Precision:
+    known: tuple[Precision, ...] = ("bf16", "fp16", "fp32", "fp8")
+    for name in known:
+        if name == precision:
+            return name
+    if precision is not None:
+        raise mistake("--precision", precision, f"must be one of {', '.join(known)}", "Choose one")
+    rates = [cluster.device_types[name].peak_flops_per_s for name in cluster.used_types]
+    chosen = next((name for name in PRECISIONS if all(name in r for r in rates)), "bf16")
+    if chosen != "bf16":
+        assumptions.append(f"precision {chosen}, as not every device type has bf16")
+    return chosen
+
+
+def _stack(profile: ClusterProfile, stack: Stack | str | None, assumptions: list[str]) -> Stack:
+    if isinstance(stack, Stack):
+        return stack
+    if stack is None:
+        stack = profile.stack or DEFAULT_STACK
+        assumptions.append(f"software stack '{stack}', as none was given")
+    return load_stack(stack)
