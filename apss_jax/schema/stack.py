@@ -21,6 +21,7 @@ class Stack(Document):
     gemm_slowdown: PositiveFloat = 1.0  # relative to the device's own rates
     kernel_s: NonNegativeFloat = 0.0  # fixed cost of one matrix product
     cpu_forward_s: NonNegativeFloat = 0.0  # host time to launch one layer's forward pass
+    tensor_pipeline_cpu_s: NonNegativeFloat = 0.0  # beside it, per tensor rank, where both exist
     flash_attention: bool = True
     fused_norm: bool = True
     collective_latency_s: NonNegativeFloat = 0.0  # beside the link's own, per collective
