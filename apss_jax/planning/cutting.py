@@ -1,0 +1,177 @@
+"""Which units stand on which virtual stage: candidates as instances for partition solvers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Float
+
+from apss_jax.cost.communication import OPTIMIZER_SHARDED_BYTES, OPTIMIZER_WHOLE_BYTES
+from apss_jax.cost.op_table import peak_in_flight
+from apss_jax.cost.schedule import build_folded_table
+from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
+from apss_jax.partitioning.exact import solve_exact
+from apss_jax.partitioning.instance import PartitionInstance
+from apss_jax.planning.choice import Offsets
+from apss_jax.planning.memory_risk import usable_bytes
+from apss_jax.planning.placement import Placement
+from apss_jax.problem import Problem
+from apss_jax.schema.cluster import ClusterProfile
+from apss_jax.schema.layout import Layout
+from apss_jax.schema.stack import Stack
+from apss_jax.schema.tables import COMM_KINDS, UnitTable
+
+PerStageUnit = Float[np.ndarray, "stages units"]
+SOLVERS = ("exact", "balanced", "uniform")
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A layout on devices that still needs its cuts."""
+
+    layout: Layout
+    placement: Placement
+    num_micro_batches: int
+
+
+@dataclass(frozen=True, eq=False)
+class Cutter:
+    """Cuts candidates of one search by one solver."""
+
+    cluster: ClusterProfile
+    stack: Stack
+    problem: Problem
+    solver: str
+
+    def cut(self, candidate: Candidate, table: UnitTable) -> Offsets | None:
+        """Returns the units at which virtual stages begin and end; None when there are too few.
+
+        Where no partition keeps to the memory, the best one without that limit is returned, so
+        that the shortfall can be told.
+        """
+        layout = candidate.layout
+        pieces = layout.pipeline_parallel * layout.virtual_stages
+        if pieces > table.num_units:
+            return None
+        if pieces == 1:
+            return np.array([0, table.num_units])
+        cuts = self._cuts(candidate, table, pieces)
+        return np.concatenate([[0], cuts + 1, [table.num_units]])
+
+    def _cuts(self, candidate: Candidate, table: UnitTable, pieces: int) -> np.ndarray:
+        if self.solver == "uniform":
+            return _whole_layers(uniform_cuts, table, pieces)
+        if self.solver == "balanced":
+            held = table.dense_parameters + table.expert_parameters
+            return balanced_cuts(held, pieces)
+        instance = self._instance(candidate, table)
+        found = solve_exact(instance)
+        return found.cuts if found.cuts is not None else self._unlimited(instance)
+
+    def _unlimited(self, instance: PartitionInstance) -> np.ndarray:
+        free = np.full_like(instance.capacity_bytes, np.inf)
+        found = solve_exact(PartitionInstance(**{**vars(instance), "capacity_bytes": free}))
+        assert found.cuts is not None  # without limits any split into non-empty stages is feasible
+        return found.cuts
+
+    def _instance(self, candidate: Candidate, table: UnitTable) -> PartitionInstance:
+        """Virtual stages form one chain; a stage's chunks share its memory in equal parts."""
+        layout, placement = candidate.layout, candidate.placement
+        chunks = layout.virtual_stages
+        repeated = np.tile(np.arange(layout.pipeline_parallel), chunks)
+        layer_s = self._layer_s(placement, table)
+        sent_s = _sent_s(placement, table)
+        fixed = float(self.problem.reserved_bytes) + table.working_bytes.max()
+        usable = usable_bytes(placement.capacity_bytes, self.stack) - fixed
+        return PartitionInstance(
+            layer_cost_s=layer_s[repeated],
+            boundary_cost_s=sent_s[:, repeated[:-1]],
+            gradient_cost_s=self._gradient_s(candidate, table)[repeated],
+            memory_bytes=self._memory_bytes(candidate, table),
+            capacity_bytes=np.maximum(usable, 0.0)[repeated] / chunks,
+            num_micro_batches=candidate.num_micro_batches * chunks,
+        )
+
+    def _layer_s(self, placement: Placement, table: UnitTable) -> PerStageUnit:
+        on_type = table.compute_s.sum(axis=0)
+        compute = np.where(placement.has_type[:, :, None], on_type, 0.0).max(axis=1)
+        exposed = np.ones(len(COMM_KINDS))
+        exposed[COMM_KINDS.index("context")] = self.stack.context_exposed_fraction
+        per_byte = placement.comm_s_per_byte * exposed
+        per_call = placement.comm_s_per_call * exposed
+        comm = per_byte @ table.comm_bytes.sum(axis=0) + per_call @ table.comm_calls.sum(axis=0)
+        return compute + comm
+
+    def _gradient_s(self, candidate: Candidate, table: UnitTable) -> PerStageUnit:
+        """Returns exposed gradient reduction and optimizer time of each unit on each stage."""
+        layout, placement = candidate.layout, candidate.placement
+        shards = layout.data_parallel * layout.context_parallel
+        reduced = self.stack.reduced_gradient_bytes
+        second = reduced if layout.zero_stage == 0 else float(self.problem.weight_bytes)
+        sent = self.stack.gradient_exposed_fraction * (reduced + second)
+        memory_s = np.where(
+            placement.has_type, self.problem.memory_s_per_byte[: placement.has_type.shape[1]], 0.0
+        ).max(axis=1)
+        total = np.zeros((len(memory_s), table.num_units))
+        owners = (shards, max(shards // layout.expert_parallel, 1))
+        for kind, held in enumerate((table.dense_parameters, table.expert_parameters)):
+            spread = owners[kind] if layout.zero_stage else 1
+            moved = OPTIMIZER_SHARDED_BYTES / spread + OPTIMIZER_WHOLE_BYTES
+            rate = sent * placement.gradient_s_per_byte[:, kind] + moved * memory_s
+            total += rate[:, None] * held
+        return total
+
+    def _memory_bytes(self, candidate: Candidate, table: UnitTable) -> PerStageUnit:
+        layout = candidate.layout
+        held = in_flight(
+            layout.schedule,
+            layout.pipeline_parallel,
+            candidate.num_micro_batches,
+            layout.virtual_stages,
+        )
+        return state_bytes(layout, table, self.problem) + held.reshape(-1, 1) * table.saved_bytes
+
+
+def state_bytes(layout: Layout, table: UnitTable, problem: Problem) -> Float[np.ndarray, " units"]:
+    """Returns weights, gradients and optimizer of each unit on one device under its ZeRO stage."""
+    shards = layout.data_parallel * layout.context_parallel
+    owners = (shards, max(shards // layout.expert_parallel, 1))
+    parts = (
+        (float(problem.weight_bytes), 3),
+        (float(problem.gradient_bytes), 2),
+        (float(problem.optimizer_bytes), 1),
+    )
+    total = np.zeros(table.num_units)
+    for spread, held in zip(owners, (table.dense_parameters, table.expert_parameters), strict=True):
+        each = sum(size / (spread if layout.zero_stage >= stage else 1) for size, stage in parts)
+        total += each * held
+    return total
+
+
+@lru_cache(maxsize=4096)
+def in_flight(
+    schedule: str, stages: int, num_micro_batches: int, chunks: int
+) -> Float[np.ndarray, "chunks stages"]:
+    """Returns how many micro-batches of each chunk a stage holds at most."""
+    table = build_folded_table(schedule, stages, num_micro_batches, chunks)
+    return peak_in_flight(table).T.astype(float)
+
+
+def _sent_s(placement: Placement, table: UnitTable) -> Float[np.ndarray, "boundaries stages"]:
+    """Returns the time of both messages over each stage's outgoing link, cut after each unit."""
+    moved = table.boundary_bytes[:-1, None] * placement.transfer_s_per_byte
+    return 2.0 * (moved + placement.transfer_s_per_call)
+
+
+def _whole_layers(
+    solve: Callable[[int, int], np.ndarray], table: UnitTable, pieces: int
+) -> np.ndarray:
+    """Returns a split that counts layers alone; the ends join the first and the last stage."""
+    ends = int(table.has_ends)
+    layers = table.num_units - 2 * ends
+    if pieces > layers:
+        return solve(table.num_units, pieces)
+    return solve(layers, pieces) + ends

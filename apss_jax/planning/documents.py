@@ -1,0 +1,165 @@
+"""Costed choices as plan documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from apss_jax.cost.memory import StageMemory
+from apss_jax.cost.step import Breakdown as TracedBreakdown
+from apss_jax.planning.choice import Choice
+from apss_jax.planning.costing import Costs
+from apss_jax.planning.inputs import Inputs
+from apss_jax.planning.memory_risk import FITS_BELOW, oom_probability
+from apss_jax.planning.tables import CostTables, total_flops
+from apss_jax.schema.plan import Breakdown, Chunk, Cost, MemoryBytes, Plan, Stage
+from apss_jax.schema.tables import UnitTable
+
+BREAKDOWN_PARTS = TracedBreakdown._fields
+MEMORY_PARTS = StageMemory._fields
+
+
+@dataclass(frozen=True, eq=False)
+class PlanWriter:
+    """Writes the plans of one question."""
+
+    inputs: Inputs
+    tables: CostTables
+
+    def plan(
+        self,
+        choice: Choice,
+        costs: Costs,
+        row: int,
+        *,
+        rank: int = 1,
+        explanation: Sequence[str] = (),
+    ) -> Plan:
+        """Returns the document of one choice; `row` is its place in `costs`."""
+        layout, inputs = choice.layout, self.inputs
+        table = self.tables.by_setting[layout.setting]
+        stages = [self._stage(choice, costs, row, s) for s in range(layout.pipeline_parallel)]
+        measured = self._measured_fraction(stages)
+        return Plan(
+            rank=rank,
+            tensor_parallel=layout.tensor_parallel,
+            pipeline_parallel=layout.pipeline_parallel,
+            data_parallel=layout.data_parallel,
+            context_parallel=layout.context_parallel,
+            expert_parallel=layout.expert_parallel,
+            virtual_stages=layout.virtual_stages,
+            micro_batch=layout.micro_batch,
+            num_micro_batches=choice.num_micro_batches,
+            zero_stage=layout.zero_stage,
+            sequence_parallel=layout.sequence_parallel,
+            recompute=layout.recompute,
+            schedule=layout.schedule,
+            global_batch=inputs.workload.global_batch,
+            seq_len=inputs.workload.seq_len,
+            precision=inputs.workload.precision,
+            model=inputs.model.name,
+            cluster=inputs.cluster.name,
+            stack=inputs.stack.name,
+            stages=tuple(stages),
+            cost=self._cost(choice, costs, row, table, measured),
+            provenance=_provenance(measured),
+            explanation=tuple(explanation),
+        )
+
+    def _stage(self, choice: Choice, costs: Costs, row: int, stage: int) -> Stage:
+        table = self.tables.by_setting[choice.layout.setting]
+        memory = self._memory(choice, costs.memory_bytes[row, stage], stage)
+        chance = float(oom_probability(memory.total, memory.capacity, self.inputs.stack))
+        first, end = choice.unit_ranges
+        spans = list(zip(first[:, stage].tolist(), end[:, stage].tolist(), strict=True))
+        present = choice.placement.has_type[stage]
+        return Stage(
+            chunks=tuple(_chunk(a, b, table) for a, b in spans),
+            devices=tuple(choice.placement.devices[stage].ravel().tolist()),
+            device_type="+".join(np.array(table.device_types)[present].tolist()),
+            forward_s=float(costs.forward_s[row, stage]),
+            backward_s=float(costs.backward_s[row, stage]),
+            memory_bytes=memory,
+            oom_probability=chance,
+            fits=chance < FITS_BELOW,
+            measured_fraction=_measured_share(table, spans, present),
+        )
+
+    def _memory(self, choice: Choice, parts: np.ndarray, stage: int) -> MemoryBytes:
+        named = {name: float(size) for name, size in zip(MEMORY_PARTS, parts, strict=True)}
+        capacity = float(choice.placement.capacity_bytes[stage])
+        return MemoryBytes(**named, total=sum(named.values()), capacity=capacity)
+
+    def _cost(
+        self, choice: Choice, costs: Costs, row: int, table: UnitTable, measured: float
+    ) -> Cost:
+        parts = dict(zip(BREAKDOWN_PARTS, costs.breakdown_s[row].tolist(), strict=True))
+        step_s = sum(parts.values())
+        stack = self.inputs.stack
+        error = measured * stack.measured_error_fraction
+        error += (1.0 - measured) * stack.step_time_error_fraction
+        flops = total_flops(table, choice.num_micro_batches, choice.layout.data_parallel)
+        peak = self._peak_flops_per_s(choice)
+        return Cost(
+            step_time_s=step_s,
+            step_time_low_s=step_s / (1.0 + error),
+            step_time_high_s=step_s * (1.0 + error),
+            tokens_per_s=self.inputs.workload.tokens / step_s,
+            mfu_fraction=flops / step_s / peak if peak and flops else None,
+            bubble_fraction=parts["pipeline_bubble"] / step_s,
+            breakdown_s=Breakdown(**parts),
+        )
+
+    def _peak_flops_per_s(self, choice: Choice) -> float | None:
+        """Returns the datasheet rate of all devices of the plan; None where one is unknown."""
+        cluster, precision = self.inputs.cluster, self.inputs.workload.precision
+        rates = [
+            cluster.device_types[n].peak_flops_per_s.get(precision) for n in cluster.used_types
+        ]
+        used = np.bincount(
+            self.inputs.topology.device_type[choice.placement.devices.ravel()],
+            minlength=len(rates),
+        )
+        known = [rate for rate, count in zip(rates, used, strict=True) if count]
+        if any(rate is None for rate in known):
+            return None
+        return float(sum(n * (rate or 0.0) for n, rate in zip(used, rates, strict=True)))
+
+    @staticmethod
+    def _measured_fraction(stages: Sequence[Stage]) -> float:
+        """Returns the measured share of all stages' time."""
+        busy = [(s.forward_s or 0.0) + (s.backward_s or 0.0) for s in stages]
+        shares = [s.measured_fraction or 0.0 for s in stages]
+        total = sum(busy)
+        return sum(b * m for b, m in zip(busy, shares, strict=True)) / total if total else 0.0
+
+
+def _provenance(measured: float) -> dict[str, float]:
+    return {"measured": measured, "analytic": 1.0 - measured}
+
+
+def _chunk(first: int, end: int, table: UnitTable) -> Chunk:
+    """Returns units `first` to `end` as decoder layers and ends."""
+    if not table.has_ends:
+        return Chunk(first_layer=first, num_layers=end - first)
+    last = table.num_units - 1
+    layers = (max(first, 1), min(end, last))
+    return Chunk(
+        first_layer=min(layers[0] - 1, last - 1),
+        num_layers=max(layers[1] - layers[0], 0),
+        embedding=first == 0 and end > first,
+        head=end == last + 1,
+    )
+
+
+def _measured_share(
+    table: UnitTable, spans: Sequence[tuple[int, int]], present: np.ndarray
+) -> float:
+    inside = np.zeros(table.num_units, dtype=bool)
+    for first, end in spans:
+        inside[first:end] = True
+    total = table.compute_s.sum(axis=0)[present][:, inside].sum()
+    measured = table.measured_s[present][:, inside].sum()
+    return float(min(measured / total, 1.0)) if total > 0 else 0.0

@@ -1,0 +1,50 @@
+"""Unit tables of the settings that a search meets, as one traced problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from apss_jax.datasheet.table import UnitTables
+from apss_jax.planning.inputs import Inputs
+from apss_jax.problem import Problem, build_problem
+from apss_jax.schema.tables import Setting, UnitTable
+
+FULL_PRECISION_BYTES = 4
+HALF_PRECISION_BYTES = 2
+
+
+@dataclass(frozen=True, eq=False)
+class CostTables:
+    """The tables of some settings: by setting for the host, as arrays for the cost model."""
+
+    by_setting: dict[Setting, UnitTable]
+    index: dict[Setting, int]
+    problem: Problem
+
+    @property
+    def num_units(self) -> int:
+        """Returns what a pipeline may be cut into."""
+        return next(iter(self.by_setting.values())).num_units
+
+
+def cost_tables(inputs: Inputs, settings: Iterable[Setting]) -> CostTables:
+    """Returns the tables of the distinct settings among those given."""
+    distinct = list(dict.fromkeys(settings))
+    source = UnitTables(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
+    tables = source.tables(distinct)
+    whole = inputs.workload.precision == "fp32"
+    weight_bytes = FULL_PRECISION_BYTES if whole else HALF_PRECISION_BYTES
+    problem = build_problem(tables, inputs.cluster, inputs.stack, weight_bytes)
+    return CostTables(
+        by_setting=dict(zip(distinct, tables, strict=True)),
+        index={setting: i for i, setting in enumerate(distinct)},
+        problem=problem,
+    )
+
+
+def total_flops(table: UnitTable, num_micro_batches: int, data_parallel: int) -> float:
+    """Returns the model FLOPs of one step over all replicas (no recomputation counted)."""
+    return float(np.sum(table.model_flops)) * num_micro_batches * data_parallel
