@@ -35,6 +35,7 @@ class _Part:
 
     text: str
     nodes: int
+    nodes_given: bool
     devices: int
     device: Device
 
@@ -142,7 +143,7 @@ def _parsed(piece: str, text: str) -> _Part:
         raise mistake(KEY, text, f"has {shown}, which is not nodes x GPUs x device", FORM)
     nodes = _count(match[1] or "1", "nodes", text)
     devices = _count(match[2], "GPUs in a node", text)
-    return _Part(piece, nodes, devices, load_device(match[3]))
+    return _Part(piece, nodes, match[1] is not None, devices, load_device(match[3]))
 
 
 def _count(digits: str, what: str, text: str) -> int:
@@ -178,7 +179,7 @@ def _notes(part: _Part, group: NodeGroup) -> list[str]:
         notes.append(f"{device.name}: {device.domain_note}")
     if not part.text.casefold().endswith(f"x{device.name.casefold()}"):
         notes.append(f"{part.text!r} was taken to mean {device.name}")
-    if PART.fullmatch(part.text)[1] is None:
+    if not part.nodes_given:
         notes.append(f"{part.text!r} was taken to mean one node of {part.devices} devices")
     if device.nodes_per_domain == 1 and part.devices > max(device.devices_per_node, 8):
         link = f"one {group.intra_link} for all {part.devices} devices of a node"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -179,6 +180,6 @@ class ClusterProfile(Document):
         return tuple(dict.fromkeys(group.device_type for group in self.nodes))
 
 
-def _known(key: str, name: str, names: dict[str, object] | dict[str, DeviceType]) -> None:
+def _known(key: str, name: str, names: Mapping[str, object]) -> None:
     if name not in names:
         raise ValueError(f"{key} names {name!r}, but the file has only {sorted(names)}")

@@ -1,15 +1,20 @@
-"""The cluster as arrays, device by device: where each stands and what its links allow.
+"""Where every device stands, and what link groups and pairs of devices see.
 
-Costs are seconds per byte and seconds per call of a one-way collective or a transfer. A group of
-n devices moves (n - 1) / n of the whole buffer through each of them. Inside a domain (a node, or
-an NVLink domain of several) it moves at the pace of the slowest internal link; across domains each
-node passes its part through the network adapters of its members (docs/cost-model.md).
+Devices are numbered node by node in the order of the file. A *domain* is what shares the fast
+link: a node, or `nodes_per_domain` nodes of one group.
+
+A collective over a group runs as a ring in device order. Inside one domain its rate is the intra
+link's. Across domains, each step of the ring from one domain to the next offers (members in the
+domain that has fewer) x (network rate of one device), where the network is the slower of both
+ends' or the bridge between their node groups; a network that its node shares is instead divided by
+the groups that use the node at once. The ring runs at its slowest step, and never faster than the
+intra link of a domain with several members: min(intra, members x NIC x reached fraction).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -17,13 +22,54 @@ from jaxtyping import Bool, Float, Int
 from apss_jax.schema.cluster import ClusterProfile, Link
 
 PerDevice = Int[np.ndarray, " devices"]
-Groups = Int[np.ndarray, "groups ranks"]
-PerGroup = Float[np.ndarray, " groups"]
+Groups = Int[np.ndarray, "batch devices"]
+PerGroup = Float[np.ndarray, " batch"]
 
 
-@dataclass(frozen=True, eq=False)
+class GroupLink(NamedTuple):
+    """What a collective over each group sees, per one-way collective.
+
+    `bytes_per_s` is the ring's bus rate with the reached fraction in it: a one-way collective on a
+    buffer of S bytes in a group of n takes (n - 1) / n * S / bytes_per_s + latency_s. A group of
+    one device has latency 0.
+    """
+
+    bytes_per_s: PerGroup
+    latency_s: PerGroup
+    num_domains: Int[np.ndarray, " batch"]
+
+
+class TransferLink(NamedTuple):
+    """What the slowest pair of each row sees when all pairs of the row send at once."""
+
+    bytes_per_s: PerGroup
+    latency_s: PerGroup
+
+
+class _LinkTable(NamedTuple):
+    """Figures of the link between node groups; of the intra links with one index."""
+
+    collective_bytes_per_s: Float[np.ndarray, "..."]
+    transfer_bytes_per_s: Float[np.ndarray, "..."]
+    latency_s: Float[np.ndarray, "..."]
+    shared: Bool[np.ndarray, "..."]
+
+
+class _Runs(NamedTuple):
+    """Each group's members, gathered by domain: one row per group, one column per domain visited.
+
+    Columns beyond a group's own number of domains have no members.
+    """
+
+    num_domains: Int[np.ndarray, " batch"]
+    members: Int[np.ndarray, "batch nodes"]
+    nodes_used: Int[np.ndarray, "batch nodes"]
+    first_device: Int[np.ndarray, "batch nodes"]
+
+
+@dataclass(frozen=True)
 class Topology:
-    """Devices in rank order, node by node."""
+    """The place of every device of a cluster, as arrays."""
 
     cluster: ClusterProfile
     node: PerDevice
@@ -31,184 +77,174 @@ class Topology:
     domain: PerDevice
     device_type: PerDevice  # index in `cluster.used_types`
 
-    @staticmethod
-    def of(cluster: ClusterProfile) -> Topology:
-        """Returns the arrays of a cluster; domains do not span node groups."""
+    @classmethod
+    def of(cls, cluster: ClusterProfile) -> Topology:
+        """Returns the topology of a cluster."""
         groups = cluster.nodes
-        counts = np.array([g.count for g in groups])
-        group_of_node = np.repeat(np.arange(len(groups)), counts)
-        node_in_group = np.concatenate([np.arange(count) for count in counts])
-        per_domain = np.array([g.nodes_per_domain for g in groups])[group_of_node]
-        starts = node_in_group % per_domain == 0
-        domain_of_node = np.cumsum(starts) - 1
-        sizes = np.array([g.devices for g in groups])[group_of_node]
-        types = np.array([cluster.used_types.index(g.device_type) for g in groups])
-        node = np.repeat(np.arange(len(sizes)), sizes)
+        devices = [group.devices for group in groups for _ in range(group.count)]
+        group_of_node = np.repeat(np.arange(len(groups)), [group.count for group in groups])
+        node = np.repeat(np.arange(len(devices)), devices)
+        types = np.array([cluster.used_types.index(group.device_type) for group in groups])
         group = group_of_node[node]
-        return Topology(cluster, node, group, domain_of_node[node], types[group])
+        return cls(cluster, node, group, _domain_of_node(cluster)[node], types[group])
 
     @property
     def num_devices(self) -> int:
         """Returns the number of devices."""
-        return len(self.node)
+        return self.node.shape[0]
 
-    @cached_property
-    def memory_bytes(self) -> Float[np.ndarray, " devices"]:
-        """Returns each device's memory."""
-        types = self.cluster.device_types
-        sizes = [types[name].memory_bytes for name in self.cluster.used_types]
-        return np.array(sizes, dtype=float)[self.device_type]
+    def link_between(self, a: int, b: int) -> Link:
+        """Returns the link between two devices: the intra link, or the network between nodes."""
+        if self.domain[a] == self.domain[b]:
+            return self.cluster.links[self.cluster.nodes[self.group[a]].intra_link]
+        return network_between(self.cluster, int(self.group[a]), int(self.group[b]))
 
-    @cached_property
-    def speed_rank(self) -> PerDevice:
-        """Returns 0 for the slowest type of device, 1 for the next, ... by its best peak rate."""
-        types = self.cluster.device_types
-        peaks = [
-            max(types[name].peak_flops_per_s.values(), default=0.0)
-            for name in self.cluster.used_types
-        ]
-        return np.argsort(np.argsort(peaks, kind="stable"))[self.device_type]
+    def group_link(self, devices: PerDevice, *, concurrent_groups: int = 1) -> GroupLink:
+        """Returns what a collective over ONE group of devices sees, with a batch axis of 1."""
+        return self.group_links(np.asarray(devices)[None], concurrent_groups=concurrent_groups)
 
-    def types_present(
-        self, devices: Int[np.ndarray, "stages ranks"]
-    ) -> Bool[np.ndarray, "stages device_types"]:
-        """Returns which device types each stage has."""
-        types = np.arange(len(self.cluster.used_types))
-        return (self.device_type[devices][:, :, None] == types).any(axis=1)
+    def group_links(self, groups: Groups, *, concurrent_groups: int | None = None) -> GroupLink:
+        """Returns what collectives over groups of equal size see.
 
-    def collective_costs(self, groups: Groups) -> tuple[PerGroup, PerGroup]:
-        """Returns seconds per byte of the whole buffer and per call; the groups run at once."""
-        size = groups.shape[1]
-        if size == 1:
-            return np.zeros(len(groups)), np.zeros(len(groups))
-        moved = (size - 1) / size
-        inside_s, latency_s = self._inside(groups)
-        domains = _distinct(self.domain[groups])
-        if domains.max() == 1:
-            return moved * inside_s, latency_s
-        outside_s, network_latency_s = self._outside(groups)
-        crosses = domains > 1
-        per_byte = np.where(crosses, np.maximum(inside_s, outside_s), inside_s)
-        hops = np.log2(np.maximum(domains, 2))
-        per_call = latency_s + np.where(crosses, network_latency_s * hops, 0.0)
-        return moved * per_byte, per_call
-
-    def transfer_costs(
-        self, devices: Int[np.ndarray, "stages ranks"]
-    ) -> tuple[Float[np.ndarray, " stages"], Float[np.ndarray, " stages"]]:
-        """Returns seconds per byte and per message from each stage to the next, all ranks at once.
-
-        The last stage sends to the first, as interleaved schedules do.
+        `concurrent_groups` says how many groups use a node's network at once; None counts it from
+        the given groups, which are then all the groups that communicate at the same time.
         """
-        sender, receiver = devices, np.roll(devices, -1, axis=0)
-        same = self.domain[sender] == self.domain[receiver]
-        pair = (self.group[sender], self.group[receiver])
-        inside = np.maximum(*(self._internal.transfer_s[self.group[d]] for d in (sender, receiver)))
-        crowd = np.maximum(self._senders(sender, ~same), self._senders(receiver, ~same))
-        sharing = np.where(self._network.shared[pair], crowd, 1)
-        outside = self._network.transfer_s[pair] * sharing
-        per_byte = np.where(same, inside, np.maximum(inside, outside)).max(axis=1)
-        wait_in = np.maximum(*(self._internal.latency_s[self.group[d]] for d in (sender, receiver)))
-        per_call = np.where(same, wait_in, self._network.latency_s[pair]).max(axis=1)
-        return per_byte, per_call
+        runs = self._runs(np.sort(np.asarray(groups), axis=1))
+        intra_rate, intra_latency = self._inside(runs)
+        network_rate, network_latency = self._across(runs, self._users(runs, concurrent_groups))
+        hops = np.log2(np.maximum(runs.num_domains, 1))
+        latency = intra_latency + np.where(runs.num_domains > 1, network_latency * hops, 0.0)
+        return GroupLink(np.minimum(intra_rate, network_rate), latency, runs.num_domains)
 
-    def _senders(
-        self, devices: Int[np.ndarray, "stages ranks"], crosses: Bool[np.ndarray, "stages ranks"]
-    ) -> Int[np.ndarray, "stages ranks"]:
-        """Returns how many devices of the same stage and node send out of it at once."""
-        stages = np.broadcast_to(np.arange(len(devices))[:, None], devices.shape)
-        _, where = np.unique(
-            stages * (self.node.max() + 1) + self.node[devices], return_inverse=True
-        )
-        where = where.reshape(devices.shape)
-        return np.bincount(where.ravel(), weights=crosses.ravel())[where].astype(int).clip(1)
+    def transfer_link(self, senders: Groups, receivers: Groups) -> TransferLink:
+        """Returns what transfers from `senders[row, k]` to `receivers[row, k]` see.
 
-    def _inside(self, groups: Groups) -> tuple[PerGroup, PerGroup]:
-        kinds = self.group[groups]
-        per_byte = self._internal.collective_s[kinds]
-        shared = self._internal.shared[kinds]
-        if shared.any():
-            busy = np.bincount(self.node[groups].ravel(), minlength=int(self.node.max()) + 1)
-            per_byte = np.where(shared, per_byte * busy[self.node[groups]], per_byte)
-        return per_byte.max(axis=1), self._internal.latency_s[kinds].max(axis=1)
+        A network that its node shares is divided by the transfers of the row that leave, or enter,
+        that node over it at once. The reached fraction of collectives plays no part.
+        """
+        tables = self._network_table()
+        here, there = self.group[senders], self.group[receivers]
+        inside = self.domain[senders] == self.domain[receivers]
+        sharers = np.maximum(self._busy(senders, inside), self._busy(receivers, inside))
+        shared = np.where(tables.shared[here, there], sharers, 1)
+        network = tables.transfer_bytes_per_s[here, there] / np.maximum(shared, 1)
+        intra = self._intra_table()
+        rate = np.where(inside, intra.transfer_bytes_per_s[here], network)
+        latency = np.where(inside, intra.latency_s[here], tables.latency_s[here, there])
+        return TransferLink(rate.min(axis=1), latency.max(axis=1))
 
-    def _outside(self, groups: Groups) -> tuple[PerGroup, PerGroup]:
-        """Returns the slowest network pass of each group over its nodes."""
-        nodes = np.sort(self.node[groups], axis=1)
-        starts = np.diff(nodes, axis=1, prepend=-1) != 0
-        position = np.flatnonzero(starts.ravel())
-        members = np.diff(np.r_[position, nodes.size])
-        run_node = nodes.ravel()[position]
-        row = position // nodes.shape[1]
-        worst = self._worst_network(groups)
-        crosses = (_distinct(self.domain[groups]) > 1)[row]
-        crowd = np.bincount(run_node, weights=crosses)[run_node].clip(1)  # groups that share a node
-        lanes = np.where(worst.shared[row], 1 / crowd, members)
-        slowest_lane = np.minimum.reduceat(lanes, np.flatnonzero(np.r_[True, np.diff(row) != 0]))
-        return worst.collective_s / slowest_lane, worst.latency_s
+    def _runs(self, groups: Groups) -> _Runs:
+        rows, size = groups.shape
+        domain = self.domain[groups]
+        starts = np.concatenate([np.ones((rows, 1), bool), domain[:, 1:] != domain[:, :-1]], axis=1)
+        run = np.cumsum(starts, axis=1) - 1
+        columns = int(run.max()) + 1
+        cell = run + columns * np.arange(rows)[:, None]
+        node = self.node[groups]
+        new_node = starts.copy()
+        new_node[:, 1:] |= node[:, 1:] != node[:, :-1]
+        first = np.zeros(rows * columns, np.int64)
+        first[cell[starts]] = groups[starts]
 
-    def _worst_network(self, groups: Groups) -> LinkCosts:
-        """Returns the slowest network between any two node groups that a group spans."""
-        count = len(self.cluster.nodes)
-        spans = (self.group[groups][:, :, None] == np.arange(count)).any(axis=1)
-        pairs = spans[:, :, None] & spans[:, None, :]
-        several = (spans.sum(axis=1) > 1)[:, None, None]
-        pairs &= ~(several & np.eye(count, dtype=bool))
-        per_byte = np.where(pairs, self._network.collective_s, 0.0).reshape(len(groups), -1)
-        chosen = per_byte.argmax(axis=1)
-        flat = [a.ravel()[chosen] for a in self._network.arrays()]
-        return LinkCosts(*flat)
+        def per_run(counted: Bool[np.ndarray, "batch devices"]) -> Int[np.ndarray, "batch nodes"]:
+            return np.bincount(cell[counted], minlength=rows * columns).reshape(rows, columns)
 
-    @cached_property
-    def _internal(self) -> LinkCosts:
-        return LinkCosts.of([self.cluster.links[g.intra_link] for g in self.cluster.nodes])
+        members = per_run(np.ones((rows, size), bool))
+        return _Runs(run[:, -1] + 1, members, per_run(new_node), first.reshape(rows, columns))
 
-    @cached_property
-    def _network(self) -> LinkCosts:
-        links, groups = self.cluster.links, self.cluster.nodes
-        bridges = {frozenset(b.groups): links[b.link] for b in self.cluster.bridges}
+    def _inside(self, runs: _Runs) -> tuple[PerGroup, PerGroup]:
+        """Returns the slowest intra rate and the longest latency of domains with 2+ members."""
+        table = self._intra_table()
+        group = self.group[runs.first_device]
+        several = runs.members > 1
+        rate = np.where(several, table.collective_bytes_per_s[group], np.inf).min(axis=1)
+        alone = table.collective_bytes_per_s[group[:, 0]]
+        latency = np.where(several, table.latency_s[group], 0.0).max(axis=1)
+        return np.where((runs.num_domains == 1) & np.isinf(rate), alone, rate), latency
 
-        def between(a: int, b: int) -> Link:
-            own = (links[groups[a].network], links[groups[b].network])
-            return bridges.get(frozenset((a, b)), min(own, key=_reached))
+    def _across(
+        self, runs: _Runs, users: Float[np.ndarray, "batch nodes"]
+    ) -> tuple[PerGroup, PerGroup]:
+        """Returns rate and latency of the slowest step of each ring between domains."""
+        table = self._network_table()
+        rows, columns = runs.members.shape
+        column = np.broadcast_to(np.arange(columns), (rows, columns))
+        last = column == runs.num_domains[:, None] - 1
+        follower = np.where(last, 0, column + 1) % columns
+        is_step = (runs.members > 0) & (runs.num_domains[:, None] > 1)
 
-        count = range(len(groups))
-        return LinkCosts.of([between(a, b) for a in count for b in count]).reshaped(len(groups))
+        def next_of(values: np.ndarray) -> np.ndarray:
+            return np.take_along_axis(values, follower, axis=1)
 
+        group = self.group[runs.first_device]
+        pair = (group, next_of(group))
+        lanes = np.minimum(runs.members, next_of(runs.members))
+        divided = runs.nodes_used / np.maximum(users, 1)
+        lanes = np.where(table.shared[pair], np.minimum(divided, next_of(divided)), lanes)
+        rate = np.where(is_step, table.collective_bytes_per_s[pair] * lanes, np.inf)
+        latency = np.where(is_step, table.latency_s[pair], 0.0)
+        return rate.min(axis=1), latency.max(axis=1)
 
-@dataclass(frozen=True, eq=False)
-class LinkCosts:
-    """Links as arrays."""
+    def _users(
+        self, runs: _Runs, concurrent_groups: int | None
+    ) -> Float[np.ndarray, "batch nodes"]:
+        """Returns how many groups use the network of each run's node at once."""
+        if concurrent_groups is not None:
+            return np.full(runs.members.shape, float(concurrent_groups))
+        crosses = (runs.members > 0) & (runs.num_domains[:, None] > 1)
+        node = self.node[runs.first_device]
+        users = np.bincount(node[crosses], minlength=int(self.node[-1]) + 1)
+        return users[node].astype(float)
 
-    collective_s: Float[np.ndarray, "..."]  # per byte
-    transfer_s: Float[np.ndarray, "..."]  # per byte
-    latency_s: Float[np.ndarray, "..."]
-    shared: Bool[np.ndarray, "..."]
+    def _busy(self, ends: Groups, inside: Bool[np.ndarray, "batch devices"]) -> Groups:
+        """Returns how many transfers of the row use the network of each end's node."""
+        node = self.node[ends]
+        num_nodes = int(self.node[-1]) + 1
+        cell = node + num_nodes * np.arange(len(node))[:, None]
+        counts = np.bincount(cell[~inside], minlength=num_nodes * len(node))
+        return counts[cell]
 
-    @staticmethod
-    def of(links: list[Link]) -> LinkCosts:
-        """Returns the arrays of a list of links."""
-        return LinkCosts(
-            np.array([1 / _reached(link) for link in links]),
-            np.array([1 / (link.bytes_per_s * link.transfer_fraction) for link in links]),
-            np.array([link.latency_s for link in links]),
-            np.array([link.shared_by_node for link in links]),
-        )
+    def _network_table(self) -> _LinkTable:
+        order = range(len(self.cluster.nodes))
+        links = [[network_between(self.cluster, a, b) for b in order] for a in order]
+        return _figures(links)
 
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the arrays in order."""
-        return self.collective_s, self.transfer_s, self.latency_s, self.shared
-
-    def reshaped(self, size: int) -> LinkCosts:
-        """Returns the arrays as square matrices."""
-        return LinkCosts(*(a.reshape(size, size) for a in self.arrays()))
-
-
-def _reached(link: Link) -> float:
-    return link.bytes_per_s * link.reached_fraction
+    def _intra_table(self) -> _LinkTable:
+        return _figures([self.cluster.links[group.intra_link] for group in self.cluster.nodes])
 
 
-def _distinct(values: Int[np.ndarray, "groups ranks"]) -> Int[np.ndarray, " groups"]:
-    """Returns how many different values each row has."""
-    ordered = np.sort(values, axis=1)
-    return 1 + (np.diff(ordered, axis=1) != 0).sum(axis=1)
+def network_between(cluster: ClusterProfile, a: int, b: int) -> Link:
+    """Returns the link between nodes of two node groups: their bridge, or the slower network."""
+    for bridge in cluster.bridges:
+        if a != b and set(bridge.groups) == {a, b}:
+            return cluster.links[bridge.link]
+    ends = [cluster.links[cluster.nodes[index].network] for index in (a, b)]
+    return min(ends, key=_slowness)
+
+
+def _slowness(link: Link) -> tuple[float, bool]:
+    return link.bytes_per_s * link.reached_fraction, not link.shared_by_node
+
+
+def _domain_of_node(cluster: ClusterProfile) -> Int[np.ndarray, " nodes"]:
+    first, parts = 0, []
+    for group in cluster.nodes:
+        index = np.arange(group.count) // group.nodes_per_domain
+        parts.append(first + index)
+        first += int(index[-1]) + 1
+    return np.concatenate(parts)
+
+
+def _figures(links: list[Link] | list[list[Link]]) -> _LinkTable:
+    flat = [link for item in links for link in (item if isinstance(item, list) else [item])]
+    shape = (len(links), -1) if isinstance(links[0], list) else (-1,)
+
+    def column(values: list[float]) -> np.ndarray:
+        return np.array(values).reshape(shape)
+
+    return _LinkTable(
+        column([link.bytes_per_s * link.reached_fraction for link in flat]),
+        column([link.bytes_per_s * link.transfer_fraction for link in flat]),
+        column([link.latency_s for link in flat]),
+        column([link.shared_by_node for link in flat]).astype(bool),
+    )
