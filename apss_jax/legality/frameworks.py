@@ -1,0 +1,42 @@
+"""What frameworks accept, where they differ: families found by the stack's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Family:
+    """The switches of one family of frameworks."""
+
+    max_zero_with_pipeline: int = 1  # highest ZeRO stage beside pipeline parallelism
+    interleaving: bool = True  # whether several chunks per device can be scheduled
+    fills_pipeline: bool = False  # whether it insists on a micro-batch for every stage
+    empty_chunks: bool = False  # whether a chunk may hold nothing
+    sequence_parallel: bool = True  # whether a search may propose it
+
+
+GENERIC: Final = Family()
+
+FAMILIES: Final[dict[str, Family]] = {
+    # An empty stage is legal: the help text of --pipeline-model-parallel-layout shows one.
+    "megatron": Family(empty_chunks=True),
+    "nemo": Family(empty_chunks=True),
+    # Its pipeline engine refuses ZeRO 2 and 3 (deepspeedai/DeepSpeed#823, #568, #1110), and
+    # runtime/pipe/schedule.py has no interleaved schedule.
+    "deepspeed": Family(interleaving=False, sequence_parallel=False),
+    # huggingface/nanotron#419: fewer micro-batches than stages is an assertion; only AFAB and 1F1B.
+    "nanotron": Family(interleaving=False, fills_pipeline=True),
+    # ParallelismConfig combines data_parallel_shard_degree with pipeline_parallel_degree.
+    "torchtitan": Family(max_zero_with_pipeline=3),
+    "fsdp": Family(max_zero_with_pipeline=3),
+    # configs/base.yml: fsdp and pipeline are axes of one mesh.
+    "maxtext": Family(max_zero_with_pipeline=3),
+}
+
+
+def family_of(stack_name: str) -> Family:
+    """Returns the family whose name the stack's name contains, or the most cautious common one."""
+    name = stack_name.lower()
+    return next((family for key, family in FAMILIES.items() if key in name), GENERIC)
