@@ -104,7 +104,9 @@ def load_cluster(spec: str | os.PathLike[str]) -> ClusterProfile:
 
 
 def _text(spec: str | os.PathLike[str], key: str) -> str:
-    text = str(spec).strip()
+    text = os.fspath(spec).strip() if isinstance(spec, str | os.PathLike) else ""
+    if not text and spec != text:
+        raise mistake(key, spec, "must be a name or a path", "Give a library name or a file")
     if not text:
         raise mistake(key, "''", "is empty", "Give a library name, a file or shorthand")
     return text

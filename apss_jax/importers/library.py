@@ -42,7 +42,7 @@ def library_aliases(folder: str) -> dict[str, str]:
 
 def looks_like_path(text: str) -> bool:
     """Returns whether the spelling alone says that a file is meant."""
-    return text.endswith(".json") or "/" in text or "\\" in text
+    return text.lower().endswith(".json") or "/" in text or "\\" in text
 
 
 def is_there(text: str) -> bool:
