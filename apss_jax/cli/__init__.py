@@ -1,0 +1,1 @@
+"""Parses flags, prints answers, chooses exit codes; nothing else in the product prints."""

@@ -1,0 +1,133 @@
+"""The flags of `estimate` that spell a layout out, and the layout that they mean."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
+
+import typer
+
+from apss_jax.cli.options import Text
+from apss_jax.cli.pins import zero_stage
+from apss_jax.cli.values import maybe_number, number_or, one_of, whole_numbers
+
+if TYPE_CHECKING:
+    from apss_jax.schema.layout import Layout
+    from apss_jax.schema.plan import Recompute, ScheduleName
+
+ONE = "[default: 1]"
+Tensor = Annotated[Text, typer.Option("--tp", metavar="N", help=f"Tensor degree.  {ONE}")]
+Pipeline = Annotated[Text, typer.Option("--pp", metavar="N", help=f"Pipeline degree.  {ONE}")]
+Data = Annotated[
+    Text,
+    typer.Option("--dp", metavar="N", help="Data degree.  [default: all devices that remain]"),
+]
+Context = Annotated[Text, typer.Option("--cp", metavar="N", help=f"Context degree.  {ONE}")]
+Expert = Annotated[Text, typer.Option("--ep", metavar="N", help=f"Expert degree.  {ONE}")]
+Virtual = Annotated[
+    Text, typer.Option("--vpp", metavar="N", help=f"Virtual stages of a device.  {ONE}")
+]
+MicroBatch = Annotated[
+    Text, typer.Option("--micro-batch", metavar="N", help=f"Sequences per micro-batch.  {ONE}")
+]
+Zero = Annotated[Text, typer.Option("--zero", metavar="N", help=f"ZeRO stage, 0 to 3.  {ONE}")]
+RecomputeName = Annotated[
+    Text,
+    typer.Option("--recompute", metavar="HOW", help="none, selective or full.  [default: none]"),
+]
+SequenceParallel = Annotated[
+    bool | None,
+    typer.Option(
+        "--sequence-parallel/--no-sequence-parallel",
+        help="Split activations between collectives over the tensor group too.  [default: no]",
+        show_default=False,
+    ),
+]
+Schedule = Annotated[
+    Text,
+    typer.Option(
+        "--schedule",
+        metavar="NAME",
+        help="gpipe, 1f1b or interleaved_1f1b.  [default: 1f1b; interleaved_1f1b with --vpp]",
+    ),
+]
+Split = Annotated[
+    Text,
+    typer.Option(
+        "--split",
+        metavar="LAYERS",
+        help="Layers of each stage in order, as in 10,8,8,6; with --vpp of each virtual stage."
+        "  [default: chosen by the exact solver]",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class LayoutTexts:
+    """The flags as text, None for one that is not there."""
+
+    tp: Text
+    pp: Text
+    dp: Text
+    cp: Text
+    ep: Text
+    vpp: Text
+    micro_batch: Text
+    zero: Text
+    recompute: Text
+    sequence_parallel: bool | None
+    schedule: Text
+    split: Text
+
+    def given(self) -> list[str]:
+        """Returns the flags that are there."""
+        return [
+            f"--{name.replace('_', '-')}"
+            for name, value in asdict(self).items()
+            if value is not None
+        ]
+
+    def layout(self, num_devices: int) -> Layout:
+        """Returns the layout; the data degree takes what remains where none is given."""
+        from apss_jax.schema.layout import Layout
+
+        tensor, pipeline, context = (
+            number_or("--tp", self.tp, 1),
+            number_or("--pp", self.pp, 1),
+            number_or("--cp", self.cp, 1),
+        )
+        virtual = number_or("--vpp", self.vpp, 1)
+        data = maybe_number("--dp", self.dp)
+        return Layout(
+            tensor_parallel=tensor,
+            pipeline_parallel=pipeline,
+            data_parallel=data or max(1, num_devices // (tensor * pipeline * context)),
+            context_parallel=context,
+            expert_parallel=number_or("--ep", self.ep, 1),
+            virtual_stages=virtual,
+            micro_batch=number_or("--micro-batch", self.micro_batch, 1),
+            zero_stage=1 if self.zero is None else zero_stage("--zero", self.zero),
+            recompute=self._recompute(),
+            sequence_parallel=bool(self.sequence_parallel),
+            schedule=self._schedule(virtual),
+        )
+
+    def layers(self) -> tuple[int, ...] | None:
+        """Returns the layers of each virtual stage, None where the solver shall choose."""
+        return None if self.split is None else whole_numbers("--split", self.split, least=0)
+
+    def _recompute(self) -> Recompute:
+        from apss_jax.schema.plan import Recompute
+
+        named = one_of("--recompute", self.recompute or "none", get_args(Recompute))
+        return cast(Literal["none", "selective", "full"], named)
+
+    def _schedule(self, virtual_stages: int) -> ScheduleName:
+        from apss_jax.schema.plan import ScheduleName
+
+        usual = "interleaved_1f1b" if virtual_stages > 1 else "1f1b"
+        named = usual if self.schedule is None else self.schedule
+        allowed = get_args(ScheduleName)
+        return cast(
+            Literal["gpipe", "1f1b", "interleaved_1f1b"], one_of("--schedule", named, allowed)
+        )

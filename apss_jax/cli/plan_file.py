@@ -1,0 +1,43 @@
+"""Reads a plan from the file of a plan, of a search result, or of an estimate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from apss_jax.schema.errors import InputError, mistake
+
+if TYPE_CHECKING:
+    from apss_jax.schema.plan import Plan
+
+
+def read_plan(path: str) -> Plan:
+    """Returns the plan in a file: of a search result the first one; raises `InputError`.
+
+    An element of a result's `plans` counts as a plan with and without its `schema`.
+    """
+    from apss_jax.schema.document import read_json
+    from apss_jax.schema.plan import Plan
+
+    place, data = _plan_in(read_json(path), path)
+    body = {"schema": Plan.SCHEMA, **data} if isinstance(data, dict) else data
+    try:
+        return Plan.from_json(body, file=path)
+    except InputError as error:
+        raise InputError([replace(m, key=f"{place}{m.key}") for m in error.mistakes]) from None
+
+
+def _plan_in(data: Any, path: str) -> tuple[str, Any]:
+    """Returns where in the file the plan stands, and the plan."""
+    from apss_jax.schema.plan import Estimate, SearchResult
+
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema == Estimate.SCHEMA:
+        return "plan.", data.get("plan")
+    if schema != SearchResult.SCHEMA:
+        return "", data
+    plans = data.get("plans")
+    if not isinstance(plans, list) or not plans:
+        remedy = "Name a file with a plan in it"
+        raise mistake("plans", plans, "must hold at least one plan", remedy, file=path)
+    return "plans.0.", plans[0]

@@ -1,0 +1,116 @@
+"""The command `python -m apss_jax.search`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from apss_jax.cli import defaults
+from apss_jax.cli.options import (
+    AsJson,
+    ClusterName,
+    ModelName,
+    PrecisionName,
+    SeqLen,
+    StackName,
+    Text,
+    Version,
+)
+from apss_jax.cli.output_folder import output_folder
+from apss_jax.cli.pins import read_pins
+from apss_jax.cli.run import ANSWERED, NO_PLAN, Answer, new_app, note, run
+from apss_jax.cli.values import maybe_number, one_of, precision_named, whole_number
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from apss_jax.schema.plan import SearchResult
+
+SOLVERS: Final = ("exact", "uniform", "balanced")
+PIN_HELP = (
+    "Keep a degree fixed, as in --pin tp=8 or --pin tp=4,8; repeats. Keys: tp pp dp cp ep vpp mbs "
+    "zero recompute sp schedule."
+)
+
+
+def search_command(
+    *,
+    model: ModelName = defaults.MODEL,
+    cluster: ClusterName = defaults.CLUSTER,
+    global_batch: Annotated[
+        str, typer.Option("--global-batch", metavar="N", help="Sequences per step.")
+    ] = defaults.GLOBAL_BATCH,
+    seq_len: SeqLen = None,
+    precision: PrecisionName = None,
+    stack: StackName = None,
+    solver: Annotated[
+        str,
+        typer.Option(
+            "--solver", metavar="NAME", help="How layers are cut: exact, uniform or balanced."
+        ),
+    ] = defaults.SOLVER,
+    pin: Annotated[
+        list[str] | None, typer.Option("--pin", metavar="KEY=VALUE", help=PIN_HELP)
+    ] = None,
+    top: Annotated[
+        str, typer.Option("--top", metavar="K", help="How many plans to show.")
+    ] = defaults.TOP,
+    out: Annotated[
+        Text,
+        typer.Option("--out", metavar="DIR", help="Write result.json and the first plan.json."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files of an older --out.")
+    ] = False,
+    as_json: AsJson = False,
+    version: Version = False,
+) -> Answer:
+    """Rank plans: how to lay a training run out on a cluster, how long a step takes, what fits.
+
+    Exit codes: 0 answered, 2 the input is wrong, 3 no plan fits.
+    """
+    folder = output_folder(out, force=force)
+    options = {
+        "global_batch": whole_number("--global-batch", global_batch),
+        "seq_len": maybe_number("--seq-len", seq_len),
+        "precision": precision_named(precision),
+        "stack": stack,
+        "solver": one_of("--solver", solver, SOLVERS),
+        "pins": read_pins(pin or ()) or None,
+        "top": whole_number("--top", top),
+    }
+    result = _search(model, cluster, options)
+    if folder:
+        folder.write(result)
+    show = partial(_show, result, model, cluster)
+    return Answer(result.to_json(), show, ANSWERED if result.plans else NO_PLAN)
+
+
+def main() -> None:
+    """Runs the command and ends the process."""
+    sys.exit(run(app))
+
+
+def _search(model: str, cluster: str, options: Mapping[str, object]) -> SearchResult:
+    from apss_jax.planning.search import search_plans
+
+    return search_plans(model, cluster, progress=note, **options)
+
+
+def _show(result: SearchResult, model: str, cluster: str, console: Console) -> None:
+    from apss_jax.cli.search_text import show_search
+    from apss_jax.importers.clusters import load_cluster
+    from apss_jax.importers.load import load_model
+
+    show_search(result, load_model(model), load_cluster(cluster), console)
+    elapsed = ", ".join(
+        f"{name} {time_s:.2f} s" for name, time_s in result.search.elapsed_s.items()
+    )
+    note(f"Took {elapsed}")
+
+
+app: Final = new_app(search_command, "apss_jax.search")

@@ -1,0 +1,121 @@
+"""A search result as people read it: ranking, the first plan, reasons, counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from apss_jax.cli.figures import UNKNOWN, count, duration, interval, percent
+from apss_jax.cli.tables import (
+    breakdown_table,
+    headline,
+    heaviest,
+    layers_per_stage,
+    new_table,
+    occupancy,
+    plural,
+    print_list,
+    stage_table,
+    workload_line,
+    worst_oom,
+)
+from apss_jax.schema.plan import Cost, Plan, SearchCounts, SearchResult, Shortfall
+from apss_jax.units import GIB
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from apss_jax.schema.cluster import ClusterProfile
+    from apss_jax.schema.model import Model
+
+
+def show_search(
+    result: SearchResult, model: Model, cluster: ClusterProfile, console: Console
+) -> None:
+    """Prints a search result."""
+    console.print(headline(model, cluster), style="bold")
+    if result.plans:
+        _show_plans(result, console)
+    print_list(console, "Search", _count_lines(result.search))
+    if result.shortfall:
+        print_list(console, "No plan fits", _shortfall_lines(result.shortfall))
+    print_list(console, "Assumed", result.assumptions)
+    print_list(console, "Warnings", result.warnings)
+
+
+def _show_plans(result: SearchResult, console: Console) -> None:
+    first = result.plans[0]
+    console.print(workload_line(first))
+    parts = (
+        _layout_table(result.plans),
+        _prediction_table(result.plans),
+        stage_table(first, "Stages of plan 1, one micro-batch"),
+        breakdown_table(first),
+    )
+    for part in parts:
+        console.print()
+        console.print(part)
+    print_list(console, "Why plan 1", first.explanation)
+
+
+def _layout_table(plans: tuple[Plan, ...]) -> Table:
+    degrees = ("tp", "pp", "dp", "cp", "ep", "vpp", "micro", "ZeRO")
+    table = new_table("Plans, best first", ("#",), degrees)
+    for name in ("recompute", "seq. par.", "layers per stage"):
+        table.add_column(name)
+    for plan in plans:
+        numbers = (
+            plan.rank,
+            plan.tensor_parallel,
+            plan.pipeline_parallel,
+            plan.data_parallel,
+            plan.context_parallel,
+            plan.expert_parallel,
+            plan.virtual_stages,
+            plan.micro_batch,
+            plan.zero_stage,
+        )
+        sequence = "yes" if plan.sequence_parallel else "no"
+        table.add_row(*map(str, numbers), plan.recompute, sequence, layers_per_stage(plan))
+    return table
+
+
+def _prediction_table(plans: tuple[Plan, ...]) -> Table:
+    figures = ("step", "80 % interval", "tokens/s", "MFU", "bubble", "GiB", "P(OOM)")
+    table = new_table("Predicted; GiB of the heaviest stage's devices", ("#",), figures)
+    for plan in plans:
+        full = heaviest(plan)
+        memory = occupancy(full[1].memory_bytes if full else None)
+        table.add_row(str(plan.rank), *_speed(plan.cost), memory, percent(worst_oom(plan)))
+    return table
+
+
+def _speed(cost: Cost | None) -> list[str]:
+    if cost is None:
+        return [UNKNOWN] * 5
+    return [
+        duration(cost.step_time_s),
+        interval(cost.step_time_low_s, cost.step_time_high_s),
+        count(cost.tokens_per_s),
+        percent(cost.mfu_fraction),
+        percent(cost.bubble_fraction),
+    ]
+
+
+def _count_lines(counts: SearchCounts) -> list[str]:
+    words = plural("candidate", counts.candidates)
+    kept = f"{counts.candidates} {words}, {counts.legal} legal, {counts.fits} in memory"
+    dropped = [f"{rule} {number}" for rule, number in counts.dropped.items() if number]
+    return [kept, *([f"dropped by {', '.join(dropped)}"] if dropped else [])]
+
+
+def _shortfall_lines(shortfall: Shortfall) -> list[str]:
+    lines = [
+        f"the plan that comes closest needs {shortfall.bytes / GIB:.1f} GiB more on a device",
+        f"smallest change that would fit: {shortfall.change}",
+    ]
+    if shortfall.devices:
+        words = plural("device", shortfall.devices)
+        lines.append(f"or {shortfall.devices} more {words} of the same kind")
+    return lines

@@ -1,0 +1,190 @@
+"""Pieces of an answer that both commands show: headline, stages, breakdown, lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from apss_jax.cli.figures import (
+    UNKNOWN,
+    bar,
+    count,
+    duration,
+    gib,
+    percent,
+    ranges,
+    repeated,
+)
+from apss_jax.schema.plan import Chunk, MemoryBytes, Plan, Stage
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from apss_jax.schema.cluster import ClusterProfile
+    from apss_jax.schema.model import Model
+
+TIGHT_FRACTION: Final = 0.9  # of the capacity, from which a stage is marked
+BREAKDOWN_WORDS: Final = {
+    "compute": "compute",
+    "tensor_comm": "collectives inside layers",
+    "pipeline_bubble": "pipeline bubble",
+    "pipeline_comm": "transfers between stages",
+    "data_comm": "gradient reduction",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+
+
+def new_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    """Returns an empty table; the columns named first are text, the others are figures."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    for name in left:
+        table.add_column(name, overflow="fold")
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def headline(model: Model, cluster: ClusterProfile) -> str:
+    """Returns what is trained on what."""
+    size = f"{count(model.num_parameters)} parameters, {model.num_layers} layers"
+    devices = f"{cluster.num_devices} {plural('device', cluster.num_devices)}"
+    return f"{model.name} ({size}) on {cluster.name} ({devices})"
+
+
+def workload_line(plan: Plan) -> str:
+    """Returns the question that a plan answers."""
+    known = {
+        "global batch": plan.global_batch,
+        "sequence length": plan.seq_len,
+        "precision": plan.precision,
+        "stack": plan.stack,
+    }
+    return ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+
+
+def layout_line(plan: Plan) -> str:
+    """Returns the degrees of a plan under the names of the flags."""
+    degrees = {
+        "tp": plan.tensor_parallel,
+        "pp": plan.pipeline_parallel,
+        "dp": plan.data_parallel,
+        "cp": plan.context_parallel,
+        "ep": plan.expert_parallel,
+        "vpp": plan.virtual_stages,
+    }
+    shown = [f"{name} {value}" for name, value in degrees.items()]
+    sequence = "sequence parallel, " if plan.sequence_parallel else ""
+    return (
+        f"{', '.join(shown)}; {plan.num_micro_batches} micro-batches of {plan.micro_batch}, "
+        f"ZeRO {plan.zero_stage}, recompute {plan.recompute}, {sequence}schedule {plan.schedule}"
+    )
+
+
+def layers_per_stage(plan: Plan) -> str:
+    """Returns how many layers each stage holds."""
+    return repeated([sum(chunk.num_layers for chunk in stage.chunks) for stage in plan.stages])
+
+
+def heaviest(plan: Plan) -> tuple[int, Stage] | None:
+    """Returns the stage that comes closest to its capacity, with its index."""
+    known = [(i, stage) for i, stage in enumerate(plan.stages) if stage.memory_bytes]
+    return max(known, key=lambda pair: load_fraction(pair[1].memory_bytes), default=None)
+
+
+def load_fraction(memory: MemoryBytes | None) -> float:
+    """Returns how full a device gets; 0 where that is not known."""
+    return memory.total / memory.capacity if memory else 0.0
+
+
+def occupancy(memory: MemoryBytes | None) -> str:
+    """Returns used and available GiB."""
+    return f"{gib(memory.total)}/{gib(memory.capacity)}" if memory else UNKNOWN
+
+
+def worst_oom(plan: Plan) -> float | None:
+    """Returns the probability that the likeliest stage runs out of memory."""
+    known = [s.oom_probability for s in plan.stages if s.oom_probability is not None]
+    return max(known, default=None)
+
+
+def stage_table(plan: Plan, title: str) -> Table:
+    """Returns what each stage holds, where, how long one micro-batch takes, how full it gets."""
+    table = new_table(
+        title,
+        ("stage", "layers", "devices", "type"),
+        ("forward", "backward", "GiB", "memory", "P(OOM)"),
+    )
+    for index, stage in enumerate(plan.stages):
+        table.add_row(
+            str(index),
+            "+".join(_held(chunk) for chunk in stage.chunks),
+            ranges(stage.devices),
+            stage.device_type or UNKNOWN,
+            duration(stage.forward_s),
+            duration(stage.backward_s),
+            occupancy(stage.memory_bytes),
+            _memory_bar(stage),
+            percent(stage.oom_probability),
+        )
+    return table
+
+
+def _held(chunk: Chunk) -> str:
+    last = chunk.first_layer + chunk.num_layers - 1
+    parts = ["emb"] if chunk.embedding else []
+    parts += [ranges(range(chunk.first_layer, last + 1))] if chunk.num_layers else []
+    parts += ["head"] if chunk.head else []
+    return "+".join(parts) or "nothing"
+
+
+def _memory_bar(stage: Stage) -> Text:
+    if stage.memory_bytes is None:
+        return Text(UNKNOWN)
+    fraction = load_fraction(stage.memory_bytes)
+    tight = "yellow" if fraction > TIGHT_FRACTION else "green"
+    return Text(bar(fraction), style="red" if stage.fits is False else tight)
+
+
+def breakdown_table(plan: Plan) -> Table:
+    """Returns where the time of a step goes."""
+    table = new_table("Where the step's time goes", ("part",), ("time", "share", ""))
+    if plan.cost is None:
+        return table
+    for key, words in BREAKDOWN_WORDS.items():
+        part_s = getattr(plan.cost.breakdown_s, key)
+        share = part_s / plan.cost.step_time_s
+        table.add_row(words, duration(part_s), percent(share), bar(share))
+    return table
+
+
+def print_list(console: Console, title: str, lines: Iterable[str]) -> None:
+    """Prints sentences under a title; nothing where there are none."""
+    shown = list(lines)
+    if shown:
+        console.print()
+        console.print(title, style="bold")
+    for line in shown:
+        console.print(_bullet(line))
+
+
+def _bullet(line: str) -> Table:
+    """Returns a sentence whose further lines stand under its first word."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row("-", Text(line))
+    return grid
+
+
+def plural(word: str, number: int) -> str:
+    """Returns the word for one or for several."""
+    return word if number == 1 else f"{word}s"
