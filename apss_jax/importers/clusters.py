@@ -16,12 +16,18 @@ from apss_jax.importers.library import (
     read_library,
     unknown_name,
 )
-from apss_jax.schema.cluster import ClusterProfile, Device, Link, LinkFile, NodeGroup
+from apss_jax.schema.cluster import (
+    MAX_DEVICES,
+    ClusterProfile,
+    Device,
+    Link,
+    LinkFile,
+    NodeGroup,
+)
 from apss_jax.schema.document import read_document
 from apss_jax.schema.errors import InputError, mistake
 from apss_jax.schema.stack import Stack
 
-MAX_DEVICES: Final = 1_000_000
 SMALL_NODE_DEVICES: Final = 4
 KEY: Final = "--cluster"
 FORM: Final = "Write nodes x GPUs x device, as in 4x8xH100-SXM5-80GB; join several with +"
@@ -104,11 +110,11 @@ def load_cluster(spec: str | os.PathLike[str]) -> ClusterProfile:
 
 
 def _text(spec: str | os.PathLike[str], key: str) -> str:
-    text = os.fspath(spec).strip() if isinstance(spec, str | os.PathLike) else ""
-    if not text and spec != text:
+    if not isinstance(spec, str | os.PathLike):
         raise mistake(key, spec, "must be a name or a path", "Give a library name or a file")
+    text = os.fspath(spec).strip()
     if not text:
-        raise mistake(key, "''", "is empty", "Give a library name, a file or shorthand")
+        raise mistake(key, "''", "is empty", "Give a library name or a file")
     return text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -13,6 +13,7 @@ from apss_jax.schema.layers import Layer
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 Provenance = Literal["measured", "analytic", "mocked", "imported"]
+MAX_DEVICES: Final = 1_000_000  # beyond it a count is a typing error, not a cluster
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -148,11 +149,19 @@ class ClusterProfile(Document):
     stack: str | None = None  # the software that ran when it was measured
     device_types: dict[str, DeviceType]
     links: dict[str, Link]
-    nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1)]
+    nodes: tuple[NodeGroup, ...]
     bridges: tuple[Bridge, ...] = ()
     shapes: dict[str, LayerShape] = Field(default_factory=dict)
     measurements: tuple[LayerMeasurement, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_devices(self) -> Self:
+        if not self.nodes:
+            raise ValueError("nodes must have at least one entry")
+        if self.num_devices > MAX_DEVICES:
+            raise ValueError(f"nodes hold {self.num_devices} devices, more than {MAX_DEVICES}")
+        return self
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
@@ -160,13 +169,20 @@ class ClusterProfile(Document):
             _known(f"nodes.{i}.device_type", group.device_type, self.device_types)
             _known(f"nodes.{i}.intra_link", group.intra_link, self.links)
             _known(f"nodes.{i}.network", group.network, self.links)
+        for i, row in enumerate(self.measurements):
+            _known(f"measurements.{i}.shape", row.shape, self.shapes)
+            _known(f"measurements.{i}.device_type", row.device_type, self.device_types)
+        return self
+
+    @model_validator(mode="after")
+    def _bridges_join_two_groups(self) -> Self:
         for i, bridge in enumerate(self.bridges):
             _known(f"bridges.{i}.link", bridge.link, self.links)
             if not all(0 <= index < len(self.nodes) for index in bridge.groups):
                 raise ValueError(f"bridges.{i}.groups names a node group that does not exist")
-        for i, row in enumerate(self.measurements):
-            _known(f"measurements.{i}.shape", row.shape, self.shapes)
-            _known(f"measurements.{i}.device_type", row.device_type, self.device_types)
+        pairs = [frozenset(bridge.groups) for bridge in self.bridges]
+        if any(len(pair) < 2 for pair in pairs) or len(set(pairs)) < len(pairs):
+            raise ValueError("bridges must each join two different groups, each pair once")
         return self
 
     @cached_property
