@@ -13,13 +13,8 @@ from apss_jax.datasheet.layer_facts import facts_of
 from apss_jax.datasheet.matmul import Product, TypeTimes, matmul_s, products_of, products_s
 from apss_jax.datasheet.parameters import held, held_ends, padded_vocab
 from apss_jax.datasheet.rates import Rates
-from apss_jax.datasheet.unit_costs import (
-    BACKWARD_PRODUCTS,
-    PASSES_OF_TRAINING,
-    Times,
-    UnitCosts,
-    layer_costs,
-)
+from apss_jax.datasheet.unit_costs import PASSES_OF_TRAINING, UnitCosts, layer_costs
+from apss_jax.datasheet.work import BACKWARD_PRODUCTS, Work
 from apss_jax.schema.model import Embedding, Head, Model, Tower
 from apss_jax.schema.weights import vector
 
@@ -41,7 +36,8 @@ def embedding_costs(
     reduced = all_reduces(1, hidden_bytes).times(grid.tensor_parallel > 1)
     comm_bytes, comm_calls = stacked(forward=(reduced,), backward=(reduced.times(0.0),))
     costs = UnitCosts(
-        times=_embedding_times(products, hidden_bytes, grid, rates),
+        work=_end_work(_embedding_s(products, hidden_bytes, grid, rates)),
+        is_layer=False,
         comm_bytes=comm_bytes,
         comm_calls=comm_calls,
         held=held_ends(model.embedding_weights, embedding.vocab_size, grid),
@@ -50,7 +46,7 @@ def embedding_costs(
         model_flops=_training_flops(products, grid.all_tokens),
     )
     for tower in model.towers:
-        costs = costs.plus(_tower_costs(tower, grid, rates), 1)
+        costs = costs.plus(_tower_costs(tower, grid, rates), 1, grid)
     return costs
 
 
@@ -62,17 +58,18 @@ def head_costs(
     projections = _head_projections(model)
     width = head.width or hidden_size
     rows = grid.micro_batch if head.kind == "pooler" else grid.tokens
-    times = _head_times(projections, rows, hidden_size, grid, rates)
+    forward_s = _head_s(projections, rows, hidden_size, grid, rates)
     flops = _training_flops(projections, rows * grid.context_parallel)
     comm_bytes, comm_calls = _head_traffic(head, hidden_size, grid)
     kept_bytes = 2 * grid.value_bytes * grid.tokens * hidden_size / grid.sequence_divisor
     saved_bytes = rates.activation_factor * kept_bytes
     if head.kind == "language":
-        times = times.plus(_logit_times(width, vocab_size, grid, rates), 1)
+        forward_s = forward_s + _logits_s(width, vocab_size, grid, rates)
         flops = flops + PASSES_OF_TRAINING * 2.0 * grid.all_tokens * width * vocab_size
         saved_bytes = saved_bytes + rates.logit_bytes * _logits(vocab_size, grid)
     return UnitCosts(
-        times=times,
+        work=_end_work(forward_s),
+        is_layer=False,
         comm_bytes=comm_bytes,
         comm_calls=comm_calls,
         held=held_ends(model.head_weights, vocab_size, grid),
@@ -89,12 +86,11 @@ def tied_parameters(hidden_size: int, vocab_size: int, head: Head, grid: Grid) -
     return padded_vocab(vocab_size, grid) * (head.width or hidden_size) / grid.tensor_parallel
 
 
-def _embedding_times(
+def _embedding_s(
     products: tuple[Product, ...], hidden_bytes: SettingColumn, grid: Grid, rates: Rates
-) -> Times:
+) -> TypeTimes:
     forward_s = LOOKUP_PASSES * hidden_bytes / rates.memory_bytes_per_s
-    forward_s = forward_s + products_s(products, grid.tokens, grid, rates)
-    return _unrepeated(forward_s)
+    return forward_s + products_s(products, grid.tokens, grid, rates)
 
 
 def _embedding_saved_bytes(
@@ -108,23 +104,24 @@ def _embedding_saved_bytes(
 def _tower_costs(tower: Tower, grid: Grid, rates: Rates) -> UnitCosts:
     """Returns the costs of a tower; one without tokens has parameters alone."""
     inside = grid.with_sequence(tower.tokens_per_sequence)
-    total = _only_held(tower.other_parameters, inside)
+    total = _only_held(tower.other_parameters, inside, len(rates.half_size))
     for run in tower.layers:
         facts = facts_of(run.layer, tower.hidden_size)
         if tower.tokens_per_sequence:
-            total = total.plus(layer_costs(facts, inside, rates), run.repeat)
+            total = total.plus(layer_costs(facts, inside, rates), run.repeat, inside)
         else:
             parameters = held(facts.weights, grid).times(run.repeat)
             total = replace(total, held=total.held.plus(parameters))
     return total
 
 
-def _only_held(num_parameters: int, grid: Grid) -> UnitCosts:
+def _only_held(num_parameters: int, grid: Grid, num_types: int) -> UnitCosts:
     zero = np.zeros_like(grid.tokens)
     nothing = all_reduces(0, zero)
     comm_bytes, comm_calls = stacked(forward=(nothing,), backward=(nothing,))
     return UnitCosts(
-        times=Times(zero, zero, zero),
+        work=_end_work(np.zeros((zero.shape[0], num_types))),
+        is_layer=False,
         comm_bytes=comm_bytes,
         comm_calls=comm_calls,
         held=held([vector("other", num_parameters)], grid),
@@ -138,20 +135,20 @@ def _head_projections(model: Model) -> tuple[Product, ...]:
     return products_of(w for w in model.head_weights if w.name != "head")
 
 
-def _head_times(
+def _head_s(
     projections: tuple[Product, ...],
     rows: SettingColumn,
     hidden_size: int,
     grid: Grid,
     rates: Rates,
-) -> Times:
+) -> TypeTimes:
     moved_bytes = NORM_PASSES * grid.value_bytes * grid.tokens * hidden_size
     norm_s = moved_bytes / grid.sequence_divisor / rates.memory_bytes_per_s
     wide = replace(rates, layer_flops_per_s=rates.head_flops_per_s)
-    return _unrepeated(norm_s + products_s(projections, rows, grid, wide))
+    return norm_s + products_s(projections, rows, grid, wide)
 
 
-def _logit_times(width: int, vocab_size: int, grid: Grid, rates: Rates) -> Times:
+def _logits_s(width: int, vocab_size: int, grid: Grid, rates: Rates) -> TypeTimes:
     logits = _logits(vocab_size, grid)
     product_s = matmul_s(
         grid.tokens,
@@ -161,12 +158,13 @@ def _logit_times(width: int, vocab_size: int, grid: Grid, rates: Rates) -> Times
         rates.half_size,
     )
     traffic_s = LOGIT_TRAFFIC_BYTES * logits / rates.memory_bytes_per_s
-    return _unrepeated(product_s + rates.kernel_s + traffic_s)
+    return product_s + rates.kernel_s + traffic_s
 
 
-def _unrepeated(forward_s: TypeTimes) -> Times:
-    """Returns the times of an end, which recomputation leaves alone."""
-    return Times(forward_s, BACKWARD_PRODUCTS * forward_s, np.zeros_like(forward_s))
+def _end_work(forward_s: TypeTimes) -> Work:
+    """Returns the work of an end, whose few launches no stack states."""
+    zero = np.zeros_like(forward_s)
+    return Work(forward_s, BACKWARD_PRODUCTS * forward_s, zero, zero, zero)
 
 
 def _logits(vocab_size: int, grid: Grid) -> SettingColumn:

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float, Int
 
-from apss_jax.datasheet.boundaries import carried_values
-from apss_jax.datasheet.ends import embedding_costs, head_costs, tied_parameters
-from apss_jax.datasheet.grid import Grid, SettingColumn, grid_of
-from apss_jax.datasheet.layer_facts import LayerFacts, facts_of
+from apss_jax.datasheet.corrections import MeasuredUnit, measurements_of
+from apss_jax.datasheet.grid import Grid, grid_of, measured_grid
+from apss_jax.datasheet.kinds import Kinds
+from apss_jax.datasheet.layer_table import row_tables
+from apss_jax.datasheet.measured import Anchor, anchors_of
 from apss_jax.datasheet.rates import Rates, rates_of
-from apss_jax.datasheet.unit_costs import UnitCosts, layer_costs
-from apss_jax.schema.cluster import ClusterProfile
-from apss_jax.schema.layers import Layer
-from apss_jax.schema.model import Embedding, Model
+from apss_jax.datasheet.unit_costs import UnitCosts
+from apss_jax.schema.cluster import ClusterProfile, LayerMeasurement
+from apss_jax.schema.model import Model
 from apss_jax.schema.stack import Stack
 from apss_jax.schema.tables import Setting, UnitTable
 from apss_jax.schema.workload import Workload
@@ -32,121 +31,106 @@ def unit_table(
 
 @dataclass(frozen=True)
 class UnitTables:
-    """The tables of one model on one cluster; what no setting changes is computed once."""
+    """The tables of one model on one cluster; what no setting changes is computed once.
+
+    `measured_stack` is the software under which the cluster was measured, where it is not `stack`:
+    then only the devices' speed carries over, and no time counts as measured.
+    """
 
     model: Model
     cluster: ClusterProfile
     workload: Workload
     stack: Stack
+    measured_stack: Stack | None = None
 
     def tables(self, settings: Sequence[Setting]) -> list[UnitTable]:
-        """Returns one table for each setting, in order."""
+        """Returns one table for each setting, in order; raises `InputError`."""
+        if not settings:
+            return []
         grid = grid_of(settings, self.workload.seq_len, self.workload.precision)
-        kinds = self._kinds(grid)
-        carried_bytes = grid.value_bytes * grid.tokens / grid.sequence_divisor
-        tied = tied_parameters(self._hidden_size, self._embedding.vocab_size, self.model.head, grid)
-        columns = _Columns(kinds, self._unit_kinds)
-        return columns.tables(
-            settings,
-            self.cluster.used_types,
-            boundary_bytes=carried_bytes * self._carried_values,
-            tied_parameters=tied,
-        )
+        if self.model.table is not None:
+            return row_tables(self.model.table, self.cluster, self.stack, settings, grid)
+        costs = [
+            self._measured[kind].applied(self._kinds.costs(kind, grid, self._rates), settings)
+            for kind in range(self._kinds.count)
+        ]
+        return self._placed(costs, settings, grid)
 
-    def _kinds(self, grid: Grid) -> list[UnitCosts]:
-        """Returns the costs of the embedding, of each distinct layer, and of the head."""
-        hidden, embedding = self._hidden_size, self._embedding
-        first = embedding_costs(hidden, embedding, self.model, grid, self._rates)
-        last = head_costs(hidden, embedding.vocab_size, self.model, grid, self._rates)
-        layers = [layer_costs(facts, grid, self._rates) for facts in self._layer_facts]
-        return [first, *layers, last]
-
-    @property
-    def _hidden_size(self) -> int:
-        assert self.model.hidden_size is not None
-        return self.model.hidden_size
-
-    @property
-    def _embedding(self) -> Embedding:
-        assert self.model.embedding is not None
-        return self.model.embedding
-
-    @cached_property
-    def _rates(self) -> Rates:
-        precision = self.workload.precision
-        return rates_of(self.cluster, self.cluster.used_types, precision, self.stack)
-
-    @cached_property
-    def _distinct_layers(self) -> dict[Layer, int]:
-        distinct = dict.fromkeys(run.layer for run in self.model.layers)
-        return {layer: index for index, layer in enumerate(distinct)}
-
-    @cached_property
-    def _layer_facts(self) -> list[LayerFacts]:
-        return [facts_of(layer, self._hidden_size) for layer in self._distinct_layers]
-
-    @cached_property
-    def _unit_kinds(self) -> Int[np.ndarray, " units"]:
-        """Returns the kind of each unit: 0 the embedding, then distinct layers, then the head."""
-        found = [0]
-        for run in self.model.layers:
-            found += [1 + self._distinct_layers[run.layer]] * run.repeat
-        return np.array([*found, 1 + len(self._distinct_layers)])
-
-    @cached_property
-    def _carried_values(self) -> Float[np.ndarray, " units"]:
-        return carried_values(self._hidden_size, self.model)
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """Costs of distinct kinds of unit, to be spread over the units."""
-
-    kinds: list[UnitCosts]
-    unit_kinds: Int[np.ndarray, " units"]
-
-    def tables(
-        self,
-        settings: Sequence[Setting],
-        device_types: tuple[str, ...],
-        *,
-        boundary_bytes: Float[np.ndarray, "settings units"],
-        tied_parameters: SettingColumn,
+    def _placed(
+        self, costs: list[UnitCosts], settings: Sequence[Setting], grid: Grid
     ) -> list[UnitTable]:
-        """Returns one table for each setting, each a view of arrays that all share."""
-        compute_s = self._spread([_pass_times(kind) for kind in self.kinds])
-        comm_bytes = self._spread([kind.comm_bytes for kind in self.kinds])
-        comm_calls = self._spread([kind.comm_calls for kind in self.kinds])
-        dense = self._spread([kind.held.dense[:, 0] for kind in self.kinds])
-        expert = self._spread([kind.held.expert[:, 0] for kind in self.kinds])
-        saved = self._spread([kind.saved_bytes[:, 0] for kind in self.kinds])
-        working = self._spread([kind.working_bytes[:, 0] for kind in self.kinds])
-        flops = self._spread([kind.model_flops[:, 0] for kind in self.kinds])
-        measured_s = np.zeros((len(settings), len(device_types), len(self.unit_kinds)))
+        """Returns the costs of kinds at the units they stand for, as views of shared arrays."""
+        times = [kind.times(grid) for kind in costs]
+        kinds_of_units = self._kinds.of_units
+
+        def spread(by_kind: list[np.ndarray]) -> np.ndarray:
+            return np.stack(by_kind, axis=-1)[..., kinds_of_units]
+
+        carried_bytes = grid.value_bytes * grid.tokens / grid.sequence_divisor
+        columns = {
+            "compute_s": spread(
+                [np.stack([t.forward_s, t.backward_s + t.recompute_s], axis=1) for t in times]
+            ),
+            "measured_s": spread(
+                [k.measured_s(t, grid) for k, t in zip(costs, times, strict=True)]
+            ),
+            "comm_bytes": spread([k.comm_bytes for k in costs]),
+            "comm_calls": spread([k.comm_calls for k in costs]),
+            "dense_parameters": spread([k.held.dense[:, 0] for k in costs]),
+            "expert_parameters": spread([k.held.expert[:, 0] for k in costs]),
+            "saved_bytes": spread([k.saved_bytes[:, 0] for k in costs]),
+            "working_bytes": spread([k.working_bytes[:, 0] for k in costs]),
+            "boundary_bytes": carried_bytes * self._kinds.carried_values,
+            "model_flops": spread([k.model_flops[:, 0] for k in costs]),
+        }
+        tied = self._kinds.tied_parameters(grid)
         return [
             UnitTable(
                 setting=setting,
-                device_types=device_types,
-                compute_s=compute_s[i],
-                measured_s=measured_s[i],
-                comm_bytes=comm_bytes[i],
-                comm_calls=comm_calls[i],
-                dense_parameters=dense[i],
-                expert_parameters=expert[i],
-                tied_parameters=float(tied_parameters[i, 0]),
-                saved_bytes=saved[i],
-                working_bytes=working[i],
-                boundary_bytes=boundary_bytes[i],
-                model_flops=flops[i],
+                device_types=self.cluster.used_types,
+                tied_parameters=float(tied[i, 0]),
                 has_ends=True,
+                **{name: column[i] for name, column in columns.items()},
             )
             for i, setting in enumerate(settings)
         ]
 
-    def _spread(self, by_kind: list[np.ndarray]) -> np.ndarray:
-        return np.stack(by_kind, axis=-1)[..., self.unit_kinds]
+    @cached_property
+    def _kinds(self) -> Kinds:
+        return Kinds.of(self.model)
 
+    @cached_property
+    def _rates(self) -> Rates:
+        types, precision = self.cluster.used_types, self.workload.precision
+        return rates_of(self.cluster, types, precision, self.stack)
 
-def _pass_times(kind: UnitCosts) -> Float[np.ndarray, "settings passes device_types"]:
-    times = kind.times
-    return np.stack([times.forward_s, times.backward_s + times.recompute_s], axis=1)
+    @cached_property
+    def _measured_rates(self) -> Rates:
+        types, precision = self.cluster.used_types, self.workload.precision
+        return rates_of(self.cluster, types, precision, self.measured_stack or self.stack)
+
+    @cached_property
+    def _measured(self) -> list[MeasuredUnit]:
+        """Returns, for each kind, what was measured of it."""
+        return [self._measured_unit(kind) for kind in range(self._kinds.count)]
+
+    def _measured_unit(self, kind: int) -> MeasuredUnit:
+        rows = measurements_of(self._kinds.shape(kind), self.cluster, self.workload)
+        types = self.cluster.used_types
+        return MeasuredUnit(
+            anchors=tuple(
+                self._anchors(kind, rows.get(name, []), i) for i, name in enumerate(types)
+            ),
+            seq_len=self.workload.seq_len,
+            has_experts=self._kinds.has_experts(kind),
+            is_same_stack=self.measured_stack in (None, self.stack),
+        )
+
+    def _anchors(
+        self, kind: int, rows: Sequence[LayerMeasurement], device_type: int
+    ) -> tuple[Anchor, ...]:
+        if not rows:
+            return ()
+        points = measured_grid(rows, self.workload.precision)
+        work = self._kinds.costs(kind, points, self._measured_rates).work
+        return tuple(anchors_of(rows, work, device_type))

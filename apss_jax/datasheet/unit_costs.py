@@ -5,54 +5,55 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool
 
 from apss_jax.datasheet.activations import kept
 from apss_jax.datasheet.attention import mixing_flops, mixing_s
 from apss_jax.datasheet.collectives import CommValues, layer_traffic
-from apss_jax.datasheet.elementwise import elementwise_s, floored_s, launch_s
+from apss_jax.datasheet.elementwise import elementwise_s, launch_s
 from apss_jax.datasheet.grid import Grid, SettingColumn
 from apss_jax.datasheet.layer_facts import LayerFacts
 from apss_jax.datasheet.matmul import TypeTimes, products_s
 from apss_jax.datasheet.parameters import Held, held
 from apss_jax.datasheet.rates import Rates
+from apss_jax.datasheet.work import BACKWARD_PRODUCTS, Times, Work, times_of
 
-BACKWARD_PRODUCTS = 2.0  # gradients of the input and of the weight
+PassFlags = Bool[np.ndarray, "settings passes device_types"]
+
 PASSES_OF_TRAINING = 1.0 + BACKWARD_PRODUCTS
-
-
-@dataclass(frozen=True)
-class Times:
-    """Compute of one pass each; the backward pass without what recomputation repeats."""
-
-    forward_s: TypeTimes
-    backward_s: TypeTimes
-    recompute_s: TypeTimes
-
-    def plus(self, other: Times, repeat: float) -> Times:
-        """Returns these and another unit's times, the latter `repeat` times over."""
-        return Times(
-            self.forward_s + repeat * other.forward_s,
-            self.backward_s + repeat * other.backward_s,
-            self.recompute_s + repeat * other.recompute_s,
-        )
 
 
 @dataclass(frozen=True)
 class UnitCosts:
     """Costs of one kind of unit for one micro-batch."""
 
-    times: Times
+    work: Work
+    is_layer: bool
     comm_bytes: CommValues
     comm_calls: CommValues
     held: Held
     saved_bytes: SettingColumn
     working_bytes: SettingColumn
     model_flops: SettingColumn
+    is_measured: PassFlags | None = None  # None: nothing was
 
-    def plus(self, other: UnitCosts, repeat: float) -> UnitCosts:
+    def times(self, grid: Grid) -> Times:
+        """Returns the compute times; recomputation leaves the ends of a model alone."""
+        return times_of(self.work, grid, repeats_forward=self.is_layer)
+
+    def measured_s(self, times: Times, grid: Grid) -> TypeTimes:
+        """Returns the part of the times that was measured; repeated scores never are."""
+        if self.is_measured is None:
+            return np.zeros_like(times.forward_s)
+        repeats = grid.recomputes_all if self.is_layer else 0.0
+        forward_s = times.forward_s * self.is_measured[:, 0] * (1.0 + repeats)
+        return forward_s + times.backward_s * self.is_measured[:, 1]
+
+    def plus(self, other: UnitCosts, repeat: float, grid: Grid) -> UnitCosts:
         """Returns these and another unit's costs, the latter `repeat` times over."""
         return UnitCosts(
-            times=self.times.plus(other.times, repeat),
+            work=self.work.plus(other.times(grid), repeat),
+            is_layer=self.is_layer,
             comm_bytes=self.comm_bytes + repeat * other.comm_bytes,
             comm_calls=self.comm_calls + repeat * other.comm_calls,
             held=self.held.plus(other.held.times(repeat)),
@@ -69,7 +70,8 @@ def layer_costs(facts: LayerFacts, grid: Grid, rates: Rates) -> UnitCosts:
     flash = bool(rates.has_flash.all())
     activations = kept(facts, grid, flash=flash, fused_norm=rates.fused_norm)
     return UnitCosts(
-        times=layer_times(facts, grid, rates),
+        work=layer_work(facts, grid, rates),
+        is_layer=True,
         comm_bytes=comm_bytes,
         comm_calls=comm_calls,
         held=held(facts.weights, grid),
@@ -79,20 +81,20 @@ def layer_costs(facts: LayerFacts, grid: Grid, rates: Rates) -> UnitCosts:
     )
 
 
-def layer_times(facts: LayerFacts, grid: Grid, rates: Rates) -> Times:
-    """Returns the compute times of a layer, never below what the host needs to launch it."""
+def layer_work(facts: LayerFacts, grid: Grid, rates: Rates) -> Work:
+    """Returns what the device computes and the host launches for one layer."""
     linear_s = products_s(facts.products, grid.tokens, grid, rates)
     linear_s = linear_s + elementwise_s(facts, grid, rates)
     mixes = [mixing_s(mixer, grid, rates) for mixer in facts.mixers]
-    mixing_forward_s = sum((m.forward_s for m in mixes), np.zeros_like(linear_s))
-    mixing_backward_s = sum((m.backward_s for m in mixes), np.zeros_like(linear_s))
-    host_s = launch_s(facts, rates)
-    forward_s = floored_s(linear_s + mixing_forward_s, host_s)
-    backward_s = BACKWARD_PRODUCTS * linear_s + mixing_backward_s
-    return Times(
-        forward_s=forward_s,
-        backward_s=floored_s(backward_s, BACKWARD_PRODUCTS * host_s),
-        recompute_s=grid.recomputes_all * forward_s + grid.recomputes_scores * mixing_forward_s,
+    scores_s = sum((m.forward_s for m in mixes), np.zeros_like(linear_s))
+    scores_backward_s = sum((m.backward_s for m in mixes), np.zeros_like(linear_s))
+    host_s = np.full_like(linear_s, launch_s(facts, rates))
+    return Work(
+        forward_s=linear_s + scores_s,
+        backward_s=BACKWARD_PRODUCTS * linear_s + scores_backward_s,
+        scores_s=scores_s,
+        host_forward_s=host_s,
+        host_backward_s=BACKWARD_PRODUCTS * host_s,
     )
 
 

@@ -1,0 +1,116 @@
+"""The measurements of a cluster, applied to what the datasheet says about a model's units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from apss_jax.datasheet.measured import Anchor, Found, find
+from apss_jax.datasheet.unit_costs import UnitCosts
+from apss_jax.datasheet.work import Work
+from apss_jax.schema.cluster import ClusterProfile, LayerMeasurement, LayerShape
+from apss_jax.schema.tables import COMM_KINDS, PASSES, Setting
+from apss_jax.schema.workload import Workload
+
+TENSOR = COMM_KINDS.index("tensor")
+
+
+def measurements_of(
+    shape: LayerShape, cluster: ClusterProfile, workload: Workload
+) -> dict[str, list[LayerMeasurement]]:
+    """Returns the measurements of one shape in the workload's precision, by device type."""
+    names = {name for name, other in cluster.shapes.items() if other == shape}
+    found: dict[str, list[LayerMeasurement]] = {}
+    for row in cluster.measurements:
+        if row.shape in names and row.precision == workload.precision:
+            found.setdefault(row.device_type, []).append(row)
+    return found
+
+
+@dataclass(frozen=True)
+class MeasuredUnit:
+    """One kind of unit with its anchors by device type; remembers what it has looked up."""
+
+    anchors: tuple[tuple[Anchor, ...], ...]  # one list for each device type, empty without any
+    seq_len: int
+    has_experts: bool
+    is_same_stack: bool  # as the one that ran; else only the device's speed carries over
+    _known: dict[tuple[int, int, int], Found] = field(default_factory=dict)
+
+    def applied(self, costs: UnitCosts, settings: Sequence[Setting]) -> UnitCosts:
+        """Returns the costs with measured times where there are any."""
+        if not any(self.anchors):
+            return costs
+        work, columns = costs.work, _Columns.like(costs.work)
+        has_comm = np.ones(work.forward_s.shape, dtype=bool)
+        flags = np.zeros((len(settings), len(PASSES), len(self.anchors)), dtype=bool)
+        for device_type, anchors in enumerate(self.anchors):
+            for i, setting in enumerate(settings if anchors else ()):
+                found = self._found(device_type, setting)
+                columns.put((i, device_type), found, with_host=self.is_same_stack)
+                is_whole = self._ran_like(setting)
+                flags[i, 0, device_type] = found.forward_measured and is_whole
+                flags[i, 1, device_type] = found.backward_measured and is_whole
+                has_comm[i, device_type] = not found.comm_included
+        # Bytes are one figure for all types: none are counted where every type measured them.
+        counted: np.ndarray = has_comm.any(axis=1, keepdims=True)
+        return replace(
+            costs,
+            work=columns.corrected(work),
+            is_measured=flags,
+            comm_bytes=_without_tensor(costs.comm_bytes, counted),
+            comm_calls=_without_tensor(costs.comm_calls, counted),
+        )
+
+    def _found(self, device_type: int, setting: Setting) -> Found:
+        key = (device_type, setting.tensor_parallel, setting.micro_batch)
+        if key not in self._known:
+            self._known[key] = find(self.anchors[device_type], *key[1:], self.seq_len)
+        return self._known[key]
+
+    def _ran_like(self, setting: Setting) -> bool:
+        """Returns whether the setting has the degrees that measurements have."""
+        splits_experts = self.has_experts and setting.expert_parallel > 1
+        return self.is_same_stack and setting.context_parallel == 1 and not splits_experts
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Corrections for every setting and device type, to begin with those that change nothing."""
+
+    forward_factor: Float[np.ndarray, "settings device_types"]
+    backward_factor: Float[np.ndarray, "settings device_types"]
+    host_forward_s: Float[np.ndarray, "settings device_types"]
+    host_backward_s: Float[np.ndarray, "settings device_types"]
+
+    @staticmethod
+    def like(work: Work) -> _Columns:
+        ones = np.ones_like(work.forward_s)
+        return _Columns(ones, ones.copy(), work.host_forward_s.copy(), work.host_backward_s.copy())
+
+    def put(self, at: tuple[int, int], found: Found, *, with_host: bool) -> None:
+        """Sets one setting's corrections on one device type."""
+        self.forward_factor[at] = found.forward.device_factor
+        self.backward_factor[at] = found.backward.device_factor
+        if with_host:
+            self.host_forward_s[at] = found.forward.host_s
+            self.host_backward_s[at] = found.backward.host_s
+
+    def corrected(self, work: Work) -> Work:
+        """Returns the work as it was measured."""
+        return Work(
+            forward_s=work.forward_s * self.forward_factor,
+            backward_s=work.backward_s * self.backward_factor,
+            scores_s=work.scores_s * self.forward_factor,
+            host_forward_s=self.host_forward_s,
+            host_backward_s=self.host_backward_s,
+        )
+
+
+def _without_tensor(values: np.ndarray, counted: Bool[np.ndarray, "settings 1"]) -> np.ndarray:
+    kept = values.copy()
+    kept[:, :, TENSOR] *= counted
+    return kept

@@ -1,0 +1,91 @@
+"""The distinct kinds of unit that a described model has: each is costed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Int
+
+from apss_jax.datasheet.boundaries import carried_values
+from apss_jax.datasheet.ends import embedding_costs, head_costs, tied_parameters
+from apss_jax.datasheet.grid import Grid, SettingColumn
+from apss_jax.datasheet.layer_facts import LayerFacts, facts_of
+from apss_jax.datasheet.rates import Rates
+from apss_jax.datasheet.unit_costs import UnitCosts, layer_costs
+from apss_jax.schema.cluster import LayerShape
+from apss_jax.schema.layers import Layer, MoeMlp
+from apss_jax.schema.model import Embedding, Model
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Kind 0 is the embedding, then come the distinct layers, last the head."""
+
+    model: Model
+    hidden_size: int
+    embedding: Embedding
+
+    @staticmethod
+    def of(model: Model) -> Kinds:
+        """Returns the kinds of a model that is a description, not a table."""
+        if model.hidden_size is None or model.embedding is None:
+            raise ValueError(f"{model.name} is a table of layers")
+        return Kinds(model, model.hidden_size, model.embedding)
+
+    @property
+    def count(self) -> int:
+        """Returns the number of kinds."""
+        return len(self._layers) + 2
+
+    @cached_property
+    def of_units(self) -> Int[np.ndarray, " units"]:
+        """Returns the kind of each unit."""
+        index = {layer: 1 + i for i, layer in enumerate(self._layers)}
+        layers = [np.full(run.repeat, index[run.layer]) for run in self.model.layers]
+        return np.concatenate([[0], *layers, [self.count - 1]])
+
+    @cached_property
+    def carried_values(self) -> np.ndarray:
+        """Returns the values per token that leave each unit."""
+        return carried_values(self.hidden_size, self.model)
+
+    def shape(self, kind: int) -> LayerShape:
+        """Returns what a measurement of one kind names."""
+        if 0 < kind < self.count - 1:
+            layer = self._layers[kind - 1]
+            return LayerShape(part="layer", hidden_size=self.hidden_size, layer=layer)
+        return LayerShape(
+            part="head" if kind else "embedding",
+            hidden_size=self.hidden_size,
+            vocab_size=self.embedding.vocab_size,
+        )
+
+    def has_experts(self, kind: int) -> bool:
+        """Returns whether expert ranks divide anything in this kind."""
+        if not 0 < kind < self.count - 1:
+            return False
+        return isinstance(self._layers[kind - 1].feed_forward, MoeMlp)
+
+    def costs(self, kind: int, grid: Grid, rates: Rates) -> UnitCosts:
+        """Returns what the datasheet says about one kind."""
+        if kind == 0:
+            return embedding_costs(self.hidden_size, self.embedding, self.model, grid, rates)
+        if kind == self.count - 1:
+            vocab_size = self.embedding.vocab_size
+            return head_costs(self.hidden_size, vocab_size, self.model, grid, rates)
+        return layer_costs(self._facts[kind - 1], grid, rates)
+
+    def tied_parameters(self, grid: Grid) -> SettingColumn:
+        """Returns what the head's device holds of the token table, apart from the embedding's."""
+        vocab_size = self.embedding.vocab_size
+        return tied_parameters(self.hidden_size, vocab_size, self.model.head, grid)
+
+    @cached_property
+    def _layers(self) -> list[Layer]:
+        return list(dict.fromkeys(run.layer for run in self.model.layers))
+
+    @cached_property
+    def _facts(self) -> list[LayerFacts]:
+        return [facts_of(layer, self.hidden_size) for layer in self._layers]

@@ -1,0 +1,74 @@
+"""From device work and host launches to the time of a pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from apss_jax.datasheet.grid import Grid
+from apss_jax.datasheet.matmul import TypeTimes
+
+FLOOR_POWER = 6  # of the smooth maximum of device and host time
+BACKWARD_PRODUCTS = 2.0  # gradients of the input and of the weight
+
+Values = Float[np.ndarray, "..."]
+"""Figures of any shape."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the device computes in one pass each, and how long the host takes to launch it.
+
+    `scores_s` is the part of the forward pass that selective recomputation repeats.
+    """
+
+    forward_s: TypeTimes
+    backward_s: TypeTimes
+    scores_s: TypeTimes
+    host_forward_s: TypeTimes
+    host_backward_s: TypeTimes
+
+    def plus(self, times: Times, repeat: float) -> Work:
+        """Returns this work and that of layers beside it, `repeat` times over.
+
+        Their launches are already in `times`, which therefore counts as device time.
+        """
+        forward_s = self.forward_s + repeat * times.forward_s
+        backward_s = self.backward_s + repeat * (times.backward_s + times.recompute_s)
+        return Work(forward_s, backward_s, self.scores_s, self.host_forward_s, self.host_backward_s)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Compute of one pass each; the backward pass without what recomputation repeats."""
+
+    forward_s: TypeTimes
+    backward_s: TypeTimes
+    recompute_s: TypeTimes
+
+
+def times_of(work: Work, grid: Grid, *, repeats_forward: bool) -> Times:
+    """Returns the times of a unit; the ends of a model are never recomputed."""
+    forward_s = smooth_maximum(work.forward_s, work.host_forward_s)
+    repeated_s = grid.recomputes_all * forward_s + grid.recomputes_scores * work.scores_s
+    return Times(
+        forward_s=forward_s,
+        backward_s=smooth_maximum(work.backward_s, work.host_backward_s),
+        recompute_s=repeated_s if repeats_forward else np.zeros_like(forward_s),
+    )
+
+
+def smooth_maximum(one: Values, other: Values) -> Values:
+    """Returns a little more than the larger of two times, which overlap but for their ends."""
+    larger = np.maximum(one, other)
+    # Relative to the larger, or the sixth power of a nanosecond would leave the range of floats.
+    share = np.minimum(one, other) / np.where(larger > 0, larger, 1.0)
+    return larger * (1.0 + share**FLOOR_POWER) ** (1.0 / FLOOR_POWER)
+
+
+def other_part(total: Values, one: Values) -> Values:
+    """Returns what makes `smooth_maximum` of it and `one` the total; 0 where `one` reaches it."""
+    share = np.minimum(one / np.where(total > 0, total, 1.0), 1.0)
+    return total * (1.0 - share**FLOOR_POWER) ** (1.0 / FLOOR_POWER)
