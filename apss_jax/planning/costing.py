@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import jax
 import numpy as np
@@ -57,7 +58,7 @@ def cost_choices(
             again = [batch[i] for i in inexact]
             full = _run(problem, settings, again, build_table)
             parts.append((indices[inexact], _on_host(full, len(again))))
-    return _joined(parts, len(choices))
+    return _merged(parts, len(choices))
 
 
 def _batches(choices: Sequence[Choice]) -> Iterator[tuple[np.ndarray, list[Choice]]]:
@@ -180,7 +181,7 @@ def _on_host(cost: StepCost, size: int) -> Costs:
     )
 
 
-def _joined(parts: Sequence[tuple[np.ndarray, Costs]], size: int) -> Costs:
+def _merged(parts: Sequence[tuple[np.ndarray, Costs]], size: int) -> Costs:
     """Returns all rows in order; later parts replace earlier ones."""
     stages = max((costs.forward_s.shape[1] for _, costs in parts), default=1)
 
@@ -197,3 +198,10 @@ def _joined(parts: Sequence[tuple[np.ndarray, Costs]], size: int) -> Costs:
         return rows if rows is not None else np.zeros((0,))
 
     return Costs(*(column(f.name) for f in fields(Costs)))
+
+
+def joined(parts: Sequence[Costs]) -> Costs:
+    """Returns the rows of several costs, one after the other."""
+    starts = np.cumsum([0, *(len(part.step_time_s) for part in parts)])
+    places = [np.arange(a, b) for a, b in pairwise(starts.tolist())]
+    return _merged(list(zip(places, parts, strict=True)), int(starts[-1]))

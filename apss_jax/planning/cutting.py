@@ -15,7 +15,7 @@ from apss_jax.cost.schedule import build_folded_table
 from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
 from apss_jax.partitioning.exact import solve_exact
 from apss_jax.partitioning.instance import PartitionInstance
-from apss_jax.planning.choice import Offsets
+from apss_jax.planning.choice import Choice, Offsets
 from apss_jax.planning.memory_risk import usable_bytes
 from apss_jax.planning.placement import Placement
 from apss_jax.problem import Problem
@@ -45,6 +45,13 @@ class Cutter:
     stack: Stack
     problem: Problem
     solver: str
+
+    def choice(self, candidate: Candidate, table: UnitTable) -> Choice | None:
+        """Returns the candidate with its cuts; None when there are more stages than units."""
+        offsets = self.cut(candidate, table)
+        if offsets is None:
+            return None
+        return Choice(candidate.layout, candidate.placement, offsets, candidate.num_micro_batches)
 
     def cut(self, candidate: Candidate, table: UnitTable) -> Offsets | None:
         """Returns the units at which virtual stages begin and end; None when there are too few.

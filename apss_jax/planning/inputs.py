@@ -38,6 +38,10 @@ class Inputs:
         """Returns the same question on another cluster."""
         return replace(self, cluster=cluster)
 
+    def with_seq_len(self, tokens: int) -> Inputs:
+        """Returns the same question with sequences of another length."""
+        return replace(self, workload=self.workload.model_copy(update={"seq_len": tokens}))
+
 
 def gather_inputs(
     model: Model | str,

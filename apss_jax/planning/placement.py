@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -41,7 +42,7 @@ def device_orders(topology: Topology) -> Iterator[Int[np.ndarray, " devices"]]:
     Nodes stay whole. Equal devices give one order.
     """
     seen = set()
-    speed = topology.speed_rank
+    speed = _speed_rank(topology)
     for key in (np.zeros_like(speed), speed, -speed):
         order = np.lexsort((np.arange(len(key)), topology.node, topology.group, key))
         if order.tobytes() not in seen:
@@ -67,15 +68,31 @@ def assign_devices(
 
 def _tensor_groups(
     topology: Topology, order: Int[np.ndarray, " devices"], size: int
-) -> Int[np.ndarray, "groups tensor_ranks"]:
+) -> Int[np.ndarray, "groups ranks"]:
     domain = topology.domain[order]
     starts = np.flatnonzero(np.r_[True, domain[1:] != domain[:-1]])
     members = np.diff(np.r_[starts, len(order)])
     if size > members.max():
-        return order[: len(order) // size * size].reshape(-1, size)
+        return _whole_domains(order, starts, members, size)
     within = np.arange(len(order)) - np.repeat(starts, members)
     kept = within < np.repeat(members // size * size, members)
     return order[kept].reshape(-1, size)
+
+
+def _whole_domains(
+    order: Int[np.ndarray, " devices"],
+    starts: Int[np.ndarray, " nodes"],
+    members: Int[np.ndarray, " nodes"],
+    size: int,
+) -> Int[np.ndarray, "groups ranks"]:
+    """Returns groups of whole neighbouring domains of one size; other domains stay idle."""
+    found = []
+    borders = np.flatnonzero(np.r_[True, np.diff(members) != 0, True])
+    for first, end in pairwise(borders.tolist()):
+        if size % members[first] == 0:
+            run = order[starts[first] : starts[first] + members[first:end].sum()]
+            found.append(run[: len(run) // size * size].reshape(-1, size))
+    return np.concatenate(found) if found else np.zeros((0, size), dtype=order.dtype)
 
 
 def place(topology: Topology, devices: DeviceGrid, expert_parallel: int) -> Placement:
@@ -90,20 +107,52 @@ def place(topology: Topology, devices: DeviceGrid, expert_parallel: int) -> Plac
     across = by_expert.transpose(0, 2, 1).reshape(-1, expert_data)
 
     def slowest(groups: Int[np.ndarray, "groups ranks"]) -> Float[np.ndarray, "2 stages"]:
-        costs = np.stack(topology.collective_costs(groups))
-        return costs.reshape(2, stages, -1).max(axis=-1)
+        return _collective_costs(topology, groups).reshape(2, stages, -1).max(axis=-1)
 
     comm = [slowest(g) for g in (by_tensor, by_context, by_expert.reshape(-1, expert_parallel))]
     gradient = [slowest(by_shard), slowest(across)]
-    per_byte, per_call = topology.transfer_costs(devices.reshape(stages, -1))
+    ranks = devices.reshape(stages, -1)
+    onward = topology.transfer_link(ranks, np.roll(ranks, -1, axis=0))
     return Placement(
         devices=devices,
-        has_type=topology.types_present(devices.reshape(stages, -1)),
-        capacity_bytes=topology.memory_bytes[devices.reshape(stages, -1)].min(axis=-1),
+        has_type=_types_present(topology, ranks),
+        capacity_bytes=_memory_bytes(topology)[ranks].min(axis=-1),
         comm_s_per_byte=np.stack([c[0] for c in comm], axis=-1),
         comm_s_per_call=np.stack([c[1] for c in comm], axis=-1),
         gradient_s_per_byte=np.stack([g[0] for g in gradient], axis=-1),
         gradient_s_per_call=np.stack([g[1] for g in gradient], axis=-1),
-        transfer_s_per_byte=per_byte,
-        transfer_s_per_call=per_call,
+        transfer_s_per_byte=1 / onward.bytes_per_s,
+        transfer_s_per_call=onward.latency_s,
     )
+
+
+def _collective_costs(
+    topology: Topology, groups: Int[np.ndarray, "groups ranks"]
+) -> Float[np.ndarray, "2 groups"]:
+    """Returns seconds per byte of the whole buffer and per call; all groups run at once."""
+    size = groups.shape[1]
+    if size == 1:
+        return np.zeros((2, len(groups)))
+    link = topology.group_links(groups)
+    return np.stack([(size - 1) / size / link.bytes_per_s, link.latency_s])
+
+
+def _memory_bytes(topology: Topology) -> Float[np.ndarray, " devices"]:
+    types = topology.cluster.device_types
+    sizes = [types[name].memory_bytes for name in topology.cluster.used_types]
+    return np.array(sizes, dtype=float)[topology.device_type]
+
+
+def _speed_rank(topology: Topology) -> Int[np.ndarray, " devices"]:
+    """Returns 0 for the slowest type of device, 1 for the next, ... by its best peak rate."""
+    types = topology.cluster.device_types
+    names = topology.cluster.used_types
+    peaks = [max(types[name].peak_flops_per_s.values(), default=0.0) for name in names]
+    return np.argsort(np.argsort(peaks, kind="stable"))[topology.device_type]
+
+
+def _types_present(
+    topology: Topology, ranks: Int[np.ndarray, "stages ranks"]
+) -> Bool[np.ndarray, "stages device_types"]:
+    types = np.arange(len(topology.cluster.used_types))
+    return np.stack([(topology.device_type[ranks] == t).any(axis=1) for t in types], axis=-1)

@@ -1,0 +1,138 @@
+"""Why a plan costs what it costs, and why it is first: sentences with numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from apss_jax.planning.inputs import Inputs
+from apss_jax.schema.plan import Plan, Stage
+from apss_jax.units import GIB, MS
+
+PART_NAMES = {
+    "compute": "compute",
+    "tensor_comm": "communication inside the layers",
+    "pipeline_bubble": "waiting for other stages (pipeline bubble)",
+    "pipeline_comm": "transfers between stages",
+    "data_comm": "gradient reduction that compute does not hide",
+    "optimizer": "the optimizer update",
+    "other": "fixed work of each step",
+}
+NAMED_SHARE = 0.05  # of the step, from which on a part is worth a word
+NEAR_FULL_FRACTION = 0.85  # of the memory, above which allocators begin to struggle
+DEGREES = {
+    "tensor_parallel": "tensor",
+    "pipeline_parallel": "pipeline",
+    "data_parallel": "data",
+    "context_parallel": "context",
+    "expert_parallel": "expert",
+    "virtual_stages": "virtual stages",
+    "micro_batch": "micro-batch",
+    "zero_stage": "ZeRO",
+    "recompute": "recompute",
+}
+
+
+def explain_alone(plan: Plan, inputs: Inputs) -> tuple[str, ...]:
+    """Returns what bounds a plan: its time, its slowest stage, its fullest stage, its guesses."""
+    said = [_time_sentence(plan), _memory_sentence(plan)]
+    said += _pace_sentences(plan) + _idle_sentences(plan, inputs) + _trust_sentences(plan)
+    return tuple(sentence for sentence in said if sentence)
+
+
+def explain_ranked(plan: Plan, others: Sequence[Plan], inputs: Inputs) -> tuple[str, ...]:
+    """Returns the sentences of a plan alone, and what sets it apart from its nearest rival."""
+    said = list(explain_alone(plan, inputs))
+    rival = next((other for other in others if other.rank != plan.rank), None)
+    if rival is not None and plan.cost and rival.cost:
+        said.append(_rival_sentence(plan, rival))
+    return tuple(said)
+
+
+def _time_sentence(plan: Plan) -> str:
+    if plan.cost is None:
+        return ""
+    parts = plan.cost.breakdown_s.model_dump()
+    step_s = plan.cost.step_time_s
+    named = sorted(parts.items(), key=lambda item: -item[1])
+    said = [
+        f"{value / step_s:.0%} {PART_NAMES[name]}"
+        for name, value in named
+        if value / step_s >= NAMED_SHARE
+    ]
+    return f"the step's {step_s:.3g} s on the stage that ends last: {', '.join(said)}"
+
+
+def _memory_sentence(plan: Plan) -> str:
+    sized = [(i, s.memory_bytes) for i, s in enumerate(plan.stages) if s.memory_bytes]
+    if not sized:
+        return ""
+    index, memory = max(sized, key=lambda item: item[1].total / item[1].capacity)
+    share = memory.total / memory.capacity
+    largest = max(("weights", "gradients", "optimizer", "activations", "other"),
+                  key=lambda name: getattr(memory, name))  # fmt: skip
+    sentence = (
+        f"stage {index} needs most memory: {memory.total / GIB:.1f} of "
+        f"{memory.capacity / GIB:.1f} GiB ({share:.0%}), mostly {largest}"
+    )
+    if share > NEAR_FULL_FRACTION:
+        sentence += "; so near full, expect allocator retries and a slower step"
+    return sentence
+
+
+def _pace_sentences(plan: Plan) -> list[str]:
+    times = [_micro_batch_s(stage) for stage in plan.stages]
+    if len(times) < 2 or min(times) <= 0:
+        return []
+    slow, fast = max(times), min(times)
+    if slow / fast < 1 + NAMED_SHARE:
+        return [f"stages are balanced within {slow / fast - 1:.1%}"]
+    return [
+        f"stage {times.index(slow)} sets the pace with {slow / MS:.1f} ms for each micro-batch; "
+        f"stage {times.index(fast)} needs {fast / MS:.1f} ms"
+    ]
+
+
+def _micro_batch_s(stage: Stage) -> float:
+    return (stage.forward_s or 0.0) + (stage.backward_s or 0.0)
+
+
+def _idle_sentences(plan: Plan, inputs: Inputs) -> list[str]:
+    used = sum(len(stage.devices) for stage in plan.stages)
+    idle = inputs.cluster.num_devices - used
+    return [f"{idle} of {inputs.cluster.num_devices} devices stay idle"] if idle else []
+
+
+def _trust_sentences(plan: Plan) -> list[str]:
+    measured = plan.provenance.get("measured", 0.0)
+    if measured >= 1.0 - NAMED_SHARE:
+        return ["layer times are measured"]
+    return [f"{1.0 - measured:.0%} of the compute time is computed from datasheets, not measured"]
+
+
+def _rival_sentence(plan: Plan, rival: Plan) -> str:
+    assert plan.cost is not None and rival.cost is not None
+    ratio = rival.cost.step_time_s / plan.cost.step_time_s - 1.0
+    change = _differences(plan, rival) or "another order of devices or cuts"
+    where = _largest_change(plan, rival)
+    if ratio >= 0:
+        return f"rank {rival.rank} ({change}) takes {ratio:.1%} longer, mainly {where}"
+    return f"{-ratio:.1%} slower than rank {rival.rank} ({change}), mainly {where}"
+
+
+def _differences(plan: Plan, rival: Plan) -> str:
+    said = [
+        f"{name} {getattr(rival, field)} instead of {getattr(plan, field)}"
+        for field, name in DEGREES.items()
+        if getattr(rival, field) != getattr(plan, field)
+    ]
+    return ", ".join(said)
+
+
+def _largest_change(plan: Plan, rival: Plan) -> str:
+    assert plan.cost is not None and rival.cost is not None
+    mine, theirs = plan.cost.breakdown_s.model_dump(), rival.cost.breakdown_s.model_dump()
+    slower = rival.cost.step_time_s >= plan.cost.step_time_s
+    sign = 1.0 if slower else -1.0
+    name = max(mine, key=lambda part: sign * (theirs[part] - mine[part]))
+    change_s = theirs[name] - mine[name]
+    return f"{PART_NAMES[name]} ({change_s:+.3g} s)"

@@ -1,0 +1,198 @@
+"""The main job: from a question to a ranked list of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from apss_jax.planning.choice import Choice
+from apss_jax.planning.costing import Costs, cost_choices, joined
+from apss_jax.planning.cutting import SOLVERS, Cutter
+from apss_jax.planning.documents import PlanWriter
+from apss_jax.planning.explain import explain_ranked
+from apss_jax.planning.inputs import Inputs, gather_inputs
+from apss_jax.planning.lineup import Lineup, line_up
+from apss_jax.planning.shortfall import excess_bytes, find_shortfall
+from apss_jax.planning.shortlist import Shortlist, shortlist
+from apss_jax.planning.tables import CostTables, cost_tables
+from apss_jax.schema.cluster import ClusterProfile
+from apss_jax.schema.errors import mistake
+from apss_jax.schema.model import Model
+from apss_jax.schema.plan import Plan, SearchCounts, SearchResult
+from apss_jax.schema.stack import Stack
+
+ROUND = 256  # candidates costed between two looks at what can still win
+MAX_COSTED = 8192  # candidates; what lies beyond is counted as dropped
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Everything that was costed, and what was left out."""
+
+    choices: list[Choice]
+    costs: Costs
+    fits: np.ndarray  # bool, of each choice
+    dropped: dict[str, int]
+
+    @property
+    def ranking(self) -> np.ndarray:
+        """Returns the rows that fit, fastest first; equal times keep the order of costing."""
+        rows = np.flatnonzero(self.fits)
+        return rows[np.argsort(self.costs.step_time_s[rows], kind="stable")]
+
+
+def search_plans(
+    model: Model | str,
+    cluster: ClusterProfile | str,
+    *,
+    global_batch: int,
+    seq_len: int | None = None,
+    precision: str | None = None,
+    stack: Stack | str | None = None,
+    solver: str = "exact",
+    pins: Mapping[str, Sequence[object]] | None = None,
+    top: int = 5,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Returns the best plans, or what is missing where none fits; raises `InputError`."""
+    clock = _Clock()
+    inputs = gather_inputs(
+        model,
+        cluster,
+        global_batch=global_batch,
+        seq_len=seq_len,
+        precision=precision,
+        stack=stack,
+    )
+    if solver not in SOLVERS:
+        raise mistake("--solver", solver, f"must be one of {', '.join(SOLVERS)}", "Choose one")
+    if top < 1:
+        raise mistake("--top", top, "must be at least 1", "Ask for one plan or more")
+    clock.lap("load")
+    return search_inputs(inputs, solver, pins or {}, top, clock, progress or (lambda _: None))
+
+
+def search_inputs(
+    inputs: Inputs,
+    solver: str,
+    pins: Mapping[str, Sequence[object]],
+    top: int,
+    clock: _Clock,
+    progress: Progress,
+    *,
+    use_policy: bool = True,
+) -> SearchResult:
+    """Returns the answer to a loaded question; without the policy, every legal layout is costed."""
+    chosen = shortlist(inputs, pins, use_policy=use_policy)
+    progress(f"{chosen.legal} of {chosen.candidates} layouts are legal; costing {len(chosen.kept)}")
+    tables = cost_tables(inputs, [layout.setting for layout in chosen.kept])
+    lineup = line_up(inputs, chosen.kept, tables)
+    clock.lap("candidates")
+    found = cost_lineup(inputs, tables, lineup, solver, top, clock)
+    plans = _plans(PlanWriter(inputs, tables), found, top, inputs)
+    missing = None if plans else find_shortfall(inputs, pins, found.choices, found.costs)
+    clock.lap("write")
+    return SearchResult(
+        plans=tuple(plans),
+        search=_counts(chosen, found, clock),
+        assumptions=inputs.assumptions,
+        warnings=_warnings(inputs, plans),
+        shortfall=missing,
+    )
+
+
+def cost_lineup(
+    inputs: Inputs, tables: CostTables, lineup: Lineup, solver: str, top: int, clock: _Clock
+) -> Found:
+    """Costs candidates in rounds until no remaining one can enter the first `top` plans."""
+    cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, solver)
+    limit_s = np.inf
+    choices: list[Choice] = []
+    parts: list[Costs] = []
+    fits: list[np.ndarray] = []
+    dropped = {"cannot_win": 0, "search_budget": 0}
+    for start in range(0, len(lineup.candidates), ROUND):
+        rows = np.arange(start, min(start + ROUND, len(lineup.candidates)))
+        hopeful = rows[lineup.bound_s[rows] <= limit_s]
+        dropped["cannot_win"] += len(rows) - len(hopeful)
+        if len(choices) >= MAX_COSTED:
+            dropped["search_budget"] += len(hopeful)
+            continue
+        fresh = _cut(cutter, tables, lineup, hopeful)
+        clock.lap("partition")
+        if not fresh:
+            continue
+        costs = cost_choices(tables.problem, tables.index, fresh)
+        choices += fresh
+        parts.append(costs)
+        fits.append(excess_bytes(inputs, fresh, costs) < 0)
+        limit_s = _limit_s(parts, fits, top)
+        clock.lap("cost")
+    fitting = np.concatenate(fits) if fits else np.zeros(0, bool)
+    return Found(choices, joined(parts), fitting, {k: n for k, n in dropped.items() if n})
+
+
+def _cut(cutter: Cutter, tables: CostTables, lineup: Lineup, rows: np.ndarray) -> list[Choice]:
+    found = []
+    for row in rows:
+        candidate = lineup.candidates[row]
+        found.append(cutter.choice(candidate, tables.by_setting[candidate.layout.setting]))
+    return [choice for choice in found if choice is not None]
+
+
+def _limit_s(parts: Sequence[Costs], fits: Sequence[np.ndarray], top: int) -> float:
+    """Returns the step time of the last plan that would be shown."""
+    times = np.concatenate([p.step_time_s[f] for p, f in zip(parts, fits, strict=True)])
+    return float(np.partition(times, top - 1)[top - 1]) if len(times) >= top else float("inf")
+
+
+def _plans(writer: PlanWriter, found: Found, top: int, inputs: Inputs) -> list[Plan]:
+    rows = found.ranking[:top]
+    bare = [
+        writer.plan(found.choices[row], found.costs, int(row), rank=i + 1)
+        for i, row in enumerate(rows)
+    ]
+    return [
+        plan.model_copy(update={"explanation": explain_ranked(plan, bare, inputs)}) for plan in bare
+    ]
+
+
+def _counts(chosen: Shortlist, found: Found, clock: _Clock) -> SearchCounts:
+    return SearchCounts(
+        candidates=chosen.candidates,
+        legal=chosen.legal,
+        fits=int(found.fits.sum()),
+        dropped={**chosen.dropped, **found.dropped},
+        elapsed_s=clock.elapsed(),
+    )
+
+
+def _warnings(inputs: Inputs, plans: Sequence[Plan]) -> tuple[str, ...]:
+    said = []
+    if plans and plans[0].provenance.get("measured", 0.0) < 1.0:
+        said.append("times that no profile measured are computed from datasheets")
+    if "mocked" in {row.provenance for row in inputs.cluster.measurements}:
+        said.append("the cluster profile holds mocked figures")
+    return tuple(said)
+
+
+class _Clock:
+    """Wall time by phase."""
+
+    def __init__(self) -> None:
+        self._start = self._last = perf_counter()
+        self._spent = dict.fromkeys(("load", "candidates", "partition", "cost", "write"), 0.0)
+
+    def lap(self, phase: str) -> None:
+        """Adds the time since the last lap to a phase."""
+        now = perf_counter()
+        self._spent[phase] += now - self._last
+        self._last = now
+
+    def elapsed(self) -> dict[str, float]:
+        """Returns seconds by phase, and in total."""
+        return {"total": perf_counter() - self._start, **self._spent}
