@@ -4,16 +4,19 @@ Devices are numbered node by node in the order of the file. A *domain* is what s
 link: a node, or `nodes_per_domain` nodes of one group.
 
 A collective over a group runs as a ring in device order. Inside one domain its rate is the intra
-link's. Across domains, each step of the ring from one domain to the next offers (members in the
-domain that has fewer) x (network rate of one device), where the network is the slower of both
-ends' or the bridge between their node groups; a network that its node shares is instead divided by
-the groups that use the node at once. The ring runs at its slowest step, and never faster than the
-intra link of a domain with several members: min(intra, members x NIC x reached fraction).
+link's. Across domains, each end of a step of the ring offers its own network: (members in the
+domain) x (rate of one device), or, where the node shares its network, the node's rate divided by
+the groups that use the node at once. A step takes the smaller offer of its two ends, or the bridge
+between their node groups where there is one. The ring runs at its slowest step, and never faster
+than the intra link of a domain with several members: min(intra, members x NIC x reached fraction).
+Its latency is the intra link's plus the network's times log2(domains).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -47,12 +50,20 @@ class TransferLink(NamedTuple):
 
 
 class _LinkTable(NamedTuple):
-    """Figures of the link between node groups; of the intra links with one index."""
+    """Figures of several links, one entry for each."""
 
-    collective_bytes_per_s: Float[np.ndarray, "..."]
-    transfer_bytes_per_s: Float[np.ndarray, "..."]
-    latency_s: Float[np.ndarray, "..."]
-    shared: Bool[np.ndarray, "..."]
+    collective_bytes_per_s: Float[np.ndarray, " batch"]
+    transfer_bytes_per_s: Float[np.ndarray, " batch"]
+    latency_s: Float[np.ndarray, " batch"]
+    shared: Bool[np.ndarray, " batch"]
+
+
+class _End(NamedTuple):
+    """One end of each step between domains."""
+
+    group: Int[np.ndarray, "batch nodes"]
+    members: Float[np.ndarray, "batch nodes"]  # devices that send over networks of their own
+    share: Float[np.ndarray, "batch nodes"]  # of a network that the node shares
 
 
 class _Runs(NamedTuple):
@@ -109,7 +120,10 @@ class Topology:
         `concurrent_groups` says how many groups use a node's network at once; None counts it from
         the given groups, which are then all the groups that communicate at the same time.
         """
-        runs = self._runs(np.sort(np.asarray(groups), axis=1))
+        members = np.sort(np.asarray(groups), axis=1)
+        if np.array_equal(self.domain[members[:, 0]], self.domain[members[:, -1]]):
+            return self._inside_one_domain(members)
+        runs = self._runs(members)
         intra_rate, intra_latency = self._inside(runs)
         network_rate, network_latency = self._across(runs, self._users(runs, concurrent_groups))
         hops = np.log2(np.maximum(runs.num_domains, 1))
@@ -122,16 +136,24 @@ class Topology:
         A network that its node shares is divided by the transfers of the row that leave, or enter,
         that node over it at once. The reached fraction of collectives plays no part.
         """
-        tables = self._network_table()
-        here, there = self.group[senders], self.group[receivers]
         inside = self.domain[senders] == self.domain[receivers]
-        sharers = np.maximum(self._busy(senders, inside), self._busy(receivers, inside))
-        shared = np.where(tables.shared[here, there], sharers, 1)
-        network = tables.transfer_bytes_per_s[here, there] / np.maximum(shared, 1)
-        intra = self._intra_table()
-        rate = np.where(inside, intra.transfer_bytes_per_s[here], network)
-        latency = np.where(inside, intra.latency_s[here], tables.latency_s[here, there])
+        ends = [
+            _End(self.group[e], np.ones(e.shape), 1 / self._busy(e, inside))
+            for e in (senders, receivers)
+        ]
+        network_rate, network_latency = self._step(ends[0], ends[1], "transfer_bytes_per_s")
+        intra_rate = self._intra.transfer_bytes_per_s[ends[0].group]
+        intra_latency = self._intra.latency_s[ends[0].group]
+        rate = np.where(inside, intra_rate, network_rate)
+        latency = np.where(inside, intra_latency, network_latency)
         return TransferLink(rate.min(axis=1), latency.max(axis=1))
+
+    def _inside_one_domain(self, groups: Groups) -> GroupLink:
+        group = self.group[groups[:, 0]]
+        latency = self._intra.latency_s[group] * (groups.shape[1] > 1)
+        return GroupLink(
+            self._intra.collective_bytes_per_s[group], latency, np.ones(len(groups), np.int64)
+        )
 
     def _runs(self, groups: Groups) -> _Runs:
         rows, size = groups.shape
@@ -154,7 +176,7 @@ class Topology:
 
     def _inside(self, runs: _Runs) -> tuple[PerGroup, PerGroup]:
         """Returns the slowest intra rate and the longest latency of domains with 2+ members."""
-        table = self._intra_table()
+        table = self._intra
         group = self.group[runs.first_device]
         several = runs.members > 1
         rate = np.where(several, table.collective_bytes_per_s[group], np.inf).min(axis=1)
@@ -166,24 +188,41 @@ class Topology:
         self, runs: _Runs, users: Float[np.ndarray, "batch nodes"]
     ) -> tuple[PerGroup, PerGroup]:
         """Returns rate and latency of the slowest step of each ring between domains."""
-        table = self._network_table()
         rows, columns = runs.members.shape
-        column = np.broadcast_to(np.arange(columns), (rows, columns))
-        last = column == runs.num_domains[:, None] - 1
-        follower = np.where(last, 0, column + 1) % columns
-        is_step = (runs.members > 0) & (runs.num_domains[:, None] > 1)
-
-        def next_of(values: np.ndarray) -> np.ndarray:
-            return np.take_along_axis(values, follower, axis=1)
-
-        group = self.group[runs.first_device]
-        pair = (group, next_of(group))
-        lanes = np.minimum(runs.members, next_of(runs.members))
+        column = np.arange(columns)[None, :]
+        is_last = column == runs.num_domains[:, None] - 1
+        follower = np.arange(rows)[:, None], np.where(is_last, 0, column + 1) % columns
         divided = runs.nodes_used / np.maximum(users, 1)
-        lanes = np.where(table.shared[pair], np.minimum(divided, next_of(divided)), lanes)
-        rate = np.where(is_step, table.collective_bytes_per_s[pair] * lanes, np.inf)
-        latency = np.where(is_step, table.latency_s[pair], 0.0)
-        return rate.min(axis=1), latency.max(axis=1)
+        here = _End(self.group[runs.first_device], runs.members, divided)
+        there = _End(*(values[follower] for values in here))
+        rate, latency = self._step(here, there, "collective_bytes_per_s")
+        is_step = (runs.members > 0) & (runs.num_domains[:, None] > 1)
+        rate = np.where(is_step, rate, np.inf).min(axis=1)
+        return rate, np.where(is_step, latency, 0.0).max(axis=1)
+
+    def _step(
+        self, here: _End, there: _End, figure: str
+    ) -> tuple[Float[np.ndarray, "batch nodes"], Float[np.ndarray, "batch nodes"]]:
+        """Returns rate and latency between two ends in different domains."""
+
+        def offer(end: _End) -> Float[np.ndarray, "batch nodes"]:
+            lanes = np.where(self._network.shared[end.group], end.share, end.members)
+            return getattr(self._network, figure)[end.group] * lanes
+
+        latency_s = self._network.latency_s
+        rate = np.minimum(offer(here), offer(there))
+        latency = np.maximum(latency_s[here.group], latency_s[there.group])
+        for index, bridge in enumerate(self.cluster.bridges):
+            a, b = bridge.groups
+            joined = ((here.group == a) & (there.group == b)) | (
+                (here.group == b) & (there.group == a)
+            )
+            shared = self._bridges.shared[index]
+            lanes = [end.share if shared else end.members for end in (here, there)]
+            bridged = getattr(self._bridges, figure)[index] * np.minimum(*lanes)
+            rate = np.where(joined, bridged, rate)
+            latency = np.where(joined, self._bridges.latency_s[index], latency)
+        return rate, latency
 
     def _users(
         self, runs: _Runs, concurrent_groups: int | None
@@ -197,20 +236,33 @@ class Topology:
         return users[node].astype(float)
 
     def _busy(self, ends: Groups, inside: Bool[np.ndarray, "batch devices"]) -> Groups:
-        """Returns how many transfers of the row use the network of each end's node."""
+        """Returns how many transfers of the row use the network of each end's node; at least 1."""
         node = self.node[ends]
         num_nodes = int(self.node[-1]) + 1
         cell = node + num_nodes * np.arange(len(node))[:, None]
         counts = np.bincount(cell[~inside], minlength=num_nodes * len(node))
-        return counts[cell]
+        return np.maximum(counts[cell], 1)
 
-    def _network_table(self) -> _LinkTable:
-        order = range(len(self.cluster.nodes))
-        links = [[network_between(self.cluster, a, b) for b in order] for a in order]
-        return _figures(links)
+    @cached_property
+    def _network(self) -> _LinkTable:
+        return self._figures(group.network for group in self.cluster.nodes)
 
-    def _intra_table(self) -> _LinkTable:
-        return _figures([self.cluster.links[group.intra_link] for group in self.cluster.nodes])
+    @cached_property
+    def _intra(self) -> _LinkTable:
+        return self._figures(group.intra_link for group in self.cluster.nodes)
+
+    @cached_property
+    def _bridges(self) -> _LinkTable:
+        return self._figures(bridge.link for bridge in self.cluster.bridges)
+
+    def _figures(self, names: Iterable[str]) -> _LinkTable:
+        links = [self.cluster.links[name] for name in names]
+        return _LinkTable(
+            np.array([link.bytes_per_s * link.reached_fraction for link in links]),
+            np.array([link.bytes_per_s * link.transfer_fraction for link in links]),
+            np.array([link.latency_s for link in links]),
+            np.array([link.shared_by_node for link in links], dtype=bool),
+        )
 
 
 def network_between(cluster: ClusterProfile, a: int, b: int) -> Link:
@@ -219,11 +271,7 @@ def network_between(cluster: ClusterProfile, a: int, b: int) -> Link:
         if a != b and set(bridge.groups) == {a, b}:
             return cluster.links[bridge.link]
     ends = [cluster.links[cluster.nodes[index].network] for index in (a, b)]
-    return min(ends, key=_slowness)
-
-
-def _slowness(link: Link) -> tuple[float, bool]:
-    return link.bytes_per_s * link.reached_fraction, not link.shared_by_node
+    return min(ends, key=lambda link: link.bytes_per_s * link.reached_fraction)
 
 
 def _domain_of_node(cluster: ClusterProfile) -> Int[np.ndarray, " nodes"]:
@@ -233,18 +281,3 @@ def _domain_of_node(cluster: ClusterProfile) -> Int[np.ndarray, " nodes"]:
         parts.append(first + index)
         first += int(index[-1]) + 1
     return np.concatenate(parts)
-
-
-def _figures(links: list[Link] | list[list[Link]]) -> _LinkTable:
-    flat = [link for item in links for link in (item if isinstance(item, list) else [item])]
-    shape = (len(links), -1) if isinstance(links[0], list) else (-1,)
-
-    def column(values: list[float]) -> np.ndarray:
-        return np.array(values).reshape(shape)
-
-    return _LinkTable(
-        column([link.bytes_per_s * link.reached_fraction for link in flat]),
-        column([link.bytes_per_s * link.transfer_fraction for link in flat]),
-        column([link.latency_s for link in flat]),
-        column([link.shared_by_node for link in flat]).astype(bool),
-    )
