@@ -216,8 +216,8 @@ def test_mask_agrees_with_violations() -> None:
     problem = facts(model_of(moe_layer(6, heads=12), repeat=3), cluster_of(3, 5), batch=12)
     grid = [
         Layout(t, p, d, c, e, v, schedule=("1f1b", "interleaved_1f1b")[v > 1], zero_stage=z)
-        for t in (1, 2, 3) for p in (1, 2, 4, 6) for d in (1, 2, 3) for c in (1, 2)
-        for e in (1, 2, 3) for v in (1, 2) for z in (1, 2)
+        for t in (1, 3) for p in (1, 2, 6) for d in (1, 2) for c in (1, 2)
+        for e in (1, 2) for v in (1, 2) for z in (1, 2)
     ]  # fmt: skip
     mask, counts = legal_mask(Layouts.of(grid), problem)
     assert mask.tolist() == [violations(one, problem) == () for one in grid]
