@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Bool, Float
 
+from apss_jax.datasheet.grid import Grid
 from apss_jax.datasheet.measured import Anchor, Found, find
+from apss_jax.datasheet.tensor_links import TENSOR, TensorLinks
 from apss_jax.datasheet.unit_costs import UnitCosts
 from apss_jax.datasheet.work import Work
 from apss_jax.schema.cluster import ClusterProfile, LayerMeasurement, LayerShape
-from apss_jax.schema.tables import COMM_KINDS, PASSES, Setting
+from apss_jax.schema.tables import PASSES, Setting
 from apss_jax.schema.workload import Workload
 
-TENSOR = COMM_KINDS.index("tensor")
+SettingFlags = Bool[np.ndarray, "settings 1"]
 
 
 def measurements_of(
@@ -30,6 +32,28 @@ def measurements_of(
     return found
 
 
+def with_collectives(
+    costs: UnitCosts, links: TensorLinks, grid: Grid, counted: SettingFlags
+) -> UnitCosts:
+    """Returns costs whose work contains the tensor collectives, in the settings that say so."""
+    times_s = links.seconds(costs.comm_bytes, costs.comm_calls, grid)
+    # Bytes of a layer's backward pass contain what recomputation repeats; its work does not.
+    repeats = grid.recomputes_all if costs.is_layer else 0.0
+    forward_s = counted * times_s[:, 0]
+    backward_s = counted * times_s[:, 1] / (1.0 + repeats)
+    work = replace(
+        costs.work,
+        forward_s=costs.work.forward_s + forward_s,
+        backward_s=costs.work.backward_s + backward_s,
+    )
+    return replace(
+        costs,
+        work=work,
+        comm_bytes=_without_tensor(costs.comm_bytes, counted),
+        comm_calls=_without_tensor(costs.comm_calls, counted),
+    )
+
+
 @dataclass(frozen=True)
 class MeasuredUnit:
     """One kind of unit with its anchors by device type; remembers what it has looked up."""
@@ -40,13 +64,15 @@ class MeasuredUnit:
     is_same_stack: bool  # as the one that ran; else only the device's speed carries over
     _known: dict[tuple[int, int, int], Found] = field(default_factory=dict)
 
-    def applied(self, costs: UnitCosts, settings: Sequence[Setting]) -> UnitCosts:
+    def applied(
+        self, costs: UnitCosts, settings: Sequence[Setting], grid: Grid, links: TensorLinks
+    ) -> UnitCosts:
         """Returns the costs with measured times where there are any."""
         if not any(self.anchors):
             return costs
-        work, columns = costs.work, _Columns.like(costs.work)
-        has_comm = np.ones(work.forward_s.shape, dtype=bool)
+        columns = _Columns.like(costs.work)
         flags = np.zeros((len(settings), len(PASSES), len(self.anchors)), dtype=bool)
+        contains_comm = np.zeros((len(settings), 1), dtype=bool)
         for device_type, anchors in enumerate(self.anchors):
             for i, setting in enumerate(settings if anchors else ()):
                 found = self._found(device_type, setting)
@@ -54,16 +80,12 @@ class MeasuredUnit:
                 is_whole = self._ran_like(setting)
                 flags[i, 0, device_type] = found.forward_measured and is_whole
                 flags[i, 1, device_type] = found.backward_measured and is_whole
-                has_comm[i, device_type] = not found.comm_included
-        # Bytes are one figure for all types: none are counted where every type measured them.
-        counted: np.ndarray = has_comm.any(axis=1, keepdims=True)
-        return replace(
-            costs,
-            work=columns.corrected(work),
-            is_measured=flags,
-            comm_bytes=_without_tensor(costs.comm_bytes, counted),
-            comm_calls=_without_tensor(costs.comm_calls, counted),
-        )
+                contains_comm[i, 0] |= found.comm_included
+        # Bytes are one figure for all types: where one type's time contains its collectives, the
+        # times of the others are given theirs.
+        if contains_comm.any():
+            costs = with_collectives(costs, links, grid, contains_comm)
+        return replace(costs, work=columns.corrected(costs.work), is_measured=flags)
 
     def _found(self, device_type: int, setting: Setting) -> Found:
         key = (device_type, setting.tensor_parallel, setting.micro_batch)
@@ -110,7 +132,7 @@ class _Columns:
         )
 
 
-def _without_tensor(values: np.ndarray, counted: Bool[np.ndarray, "settings 1"]) -> np.ndarray:
+def _without_tensor(values: np.ndarray, counted: SettingFlags) -> np.ndarray:
     kept = values.copy()
-    kept[:, :, TENSOR] *= counted
+    kept[:, :, TENSOR] *= ~counted
     return kept

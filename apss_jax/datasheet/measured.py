@@ -118,15 +118,12 @@ def find(anchors: Sequence[Anchor], tensor_parallel: int, micro_batch: int, seq_
 
 
 def _nearest_degree(anchors: Sequence[Anchor], tensor_parallel: int) -> list[Anchor]:
-    """Returns the anchors of one degree: the same, or else the nearest one free of collectives."""
-    pool = [a for a in anchors if a.tensor_parallel == tensor_parallel]
-    if not pool:
-        pool = [a for a in anchors if not a.comm_included] or list(anchors)
-        distance = {
-            a.tensor_parallel: abs(np.log(a.tensor_parallel / tensor_parallel)) for a in pool
-        }
-        degree = min(sorted(distance), key=lambda one: distance[one])
-        pool = [a for a in pool if a.tensor_parallel == degree]
+    """Returns the anchors of one degree: the same, or else the nearest."""
+    distance = {
+        a.tensor_parallel: abs(np.log(a.tensor_parallel / tensor_parallel)) for a in anchors
+    }
+    degree = min(sorted(distance), key=lambda one: distance[one])
+    pool = [a for a in anchors if a.tensor_parallel == degree]
     # Points of one degree with and without their collectives do not mix.
     included = [a for a in pool if a.comm_included]
     return included or pool

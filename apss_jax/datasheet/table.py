@@ -8,12 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
-from apss_jax.datasheet.corrections import MeasuredUnit, measurements_of
+from apss_jax.datasheet.corrections import MeasuredUnit, measurements_of, with_collectives
 from apss_jax.datasheet.grid import Grid, grid_of, measured_grid
 from apss_jax.datasheet.kinds import Kinds
 from apss_jax.datasheet.layer_table import row_tables
 from apss_jax.datasheet.measured import Anchor, anchors_of
 from apss_jax.datasheet.rates import Rates, rates_of
+from apss_jax.datasheet.tensor_links import TensorLinks
 from apss_jax.datasheet.unit_costs import UnitCosts
 from apss_jax.schema.cluster import ClusterProfile, LayerMeasurement
 from apss_jax.schema.model import Model
@@ -50,11 +51,12 @@ class UnitTables:
         grid = grid_of(settings, self.workload.seq_len, self.workload.precision)
         if self.model.table is not None:
             return row_tables(self.model.table, self.cluster, self.stack, settings, grid)
-        costs = [
-            self._measured[kind].applied(self._kinds.costs(kind, grid, self._rates), settings)
-            for kind in range(self._kinds.count)
-        ]
+        costs = [self._costs(kind, settings, grid) for kind in range(self._kinds.count)]
         return self._placed(costs, settings, grid)
+
+    def _costs(self, kind: int, settings: Sequence[Setting], grid: Grid) -> UnitCosts:
+        computed = self._kinds.costs(kind, grid, self._rates)
+        return self._measured[kind].applied(computed, settings, grid, self._links)
 
     def _placed(
         self, costs: list[UnitCosts], settings: Sequence[Setting], grid: Grid
@@ -100,6 +102,10 @@ class UnitTables:
         return Kinds.of(self.model)
 
     @cached_property
+    def _links(self) -> TensorLinks:
+        return TensorLinks(self.cluster, self.stack)
+
+    @cached_property
     def _rates(self) -> Rates:
         types, precision = self.cluster.used_types, self.workload.precision
         return rates_of(self.cluster, types, precision, self.stack)
@@ -132,5 +138,8 @@ class UnitTables:
         if not rows:
             return ()
         points = measured_grid(rows, self.workload.precision)
-        work = self._kinds.costs(kind, points, self._measured_rates).work
-        return tuple(anchors_of(rows, work, device_type))
+        costs = self._kinds.costs(kind, points, self._measured_rates)
+        included = np.array([[row.tensor_comm_included] for row in rows])
+        if included.any():
+            costs = with_collectives(costs, self._links, points, included)
+        return tuple(anchors_of(rows, costs.work, device_type))
