@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -20,9 +20,7 @@ TYPE_SIZES = (2, 4, 8, 16)
 WEIGHT_BYTES = 2  # of a parameter as the forward pass reads it in half precision
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """What every strategy of one search shares. Prefix sums have a leading 0."""
 
     compute_s: Float[Array, "settings passes device_types offsets"]

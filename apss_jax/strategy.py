@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,9 +11,7 @@ from jaxtyping import Bool, Float, Int
 Array = jax.Array | np.ndarray
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Strategy:
+class Strategy(NamedTuple):
     """One strategy, padded: an unused stage or chunk has `first_unit == end_unit`.
 
     Seconds per byte and per call are those of the slowest group of the stage; a collective of a
@@ -26,7 +24,7 @@ class Strategy:
     has_type: Bool[Array, "stages device_types"]
     comm_s_per_byte: Float[Array, "stages comm_kinds"]
     comm_s_per_call: Float[Array, "stages comm_kinds"]
-    gradient_s_per_byte: Float[Array, "stages parameter_kinds"]  # dense parameters, expert parameters
+    gradient_s_per_byte: Float[Array, "stages parameter_kinds"]
     gradient_s_per_call: Float[Array, "stages parameter_kinds"]
     transfer_s_per_byte: Float[Array, "chunks stages"]  # to the next virtual stage
     transfer_s_per_call: Float[Array, "chunks stages"]

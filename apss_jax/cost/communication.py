@@ -80,7 +80,7 @@ def _optimizer_s(
     problem: Problem, strategy: Strategy, owned: Float[jax.Array, "stages parameter_kinds"]
 ) -> PerStage:
     spread = jnp.stack([strategy.shards, strategy.expert_shards])
-    held = jnp.where(strategy.zero_stage >= 1, owned / spread, owned)
+    held = jnp.where(strategy.zero_stage >= 1, owned / spread[None], owned)
     moved = jnp.sum(OPTIMIZER_SHARDED_BYTES * held + OPTIMIZER_WHOLE_BYTES * owned, axis=-1)
-    slowest = jnp.max(jnp.where(strategy.has_type, problem.memory_s_per_byte, 0.0), axis=-1)
+    slowest = jnp.max(jnp.where(strategy.has_type, problem.memory_s_per_byte[None], 0.0), axis=-1)
     return moved * slowest

@@ -48,8 +48,8 @@ def _comm_s(problem: Problem, strategy: Strategy) -> Float[jax.Array, "passes ch
         .at[COMM_KINDS.index("context")]
         .set(problem.context_exposed_fraction)
     )
-    per_byte = (strategy.comm_s_per_byte * exposed).T[None, :, None, :]
-    per_call = (strategy.comm_s_per_call * exposed).T[None, :, None, :]
+    per_byte = (strategy.comm_s_per_byte * exposed[None]).T[None, :, None, :]
+    per_call = (strategy.comm_s_per_call * exposed[None]).T[None, :, None, :]
     return jnp.sum(moved * per_byte + calls * per_call, axis=1)
 
 

@@ -75,7 +75,7 @@ def tied_copy(problem: Problem, strategy: Strategy) -> PerStage:
 
 
 def _working_bytes(problem: Problem, strategy: Strategy) -> PerStage:
-    units = jnp.arange(problem.working_bytes.shape[-1])
+    units = jnp.arange(problem.working_bytes.shape[-1])[None, None]
     inside = (units >= strategy.first_unit[..., None]) & (units < strategy.end_unit[..., None])
-    held = jnp.where(inside, problem.working_bytes[strategy.setting], 0.0)
+    held = jnp.where(inside, problem.working_bytes[strategy.setting][None, None], 0.0)
     return jnp.max(held, axis=(0, 2))

@@ -1,0 +1,115 @@
+"""One strategy's cost, worked out by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from step_problems import problem, schedule, strategy, table
+
+from apss_jax.cost.batched import closed_forms_s, step_costs
+from apss_jax.cost.step import StepCost, closed_form_s, step_cost
+
+FAST = np.array([[True, False], [True, False]])
+SLOW_SECOND = np.array([[True, False], [False, True]])
+SENT = {"transfer_s_per_byte": np.array([[0.5, 0.5]], np.float32)}
+
+
+def cost(**changes: object) -> StepCost:
+    """Returns the cost of the hand-worked strategy with some fields changed."""
+    return step_cost(problem(), strategy(**changes), schedule())
+
+
+def test_stage_times_are_sums_over_their_layers() -> None:
+    """A stage's pass takes what its layers take."""
+    found = cost()
+    np.testing.assert_allclose(found.forward_s, [1 + 2, 3])
+    np.testing.assert_allclose(found.backward_s, [2 * (1 + 2), 2 * 3])
+
+
+def test_two_micro_batches_on_two_equal_stages() -> None:
+    """Two stages of 3 + 6 s: F0 3, F1 on both, B0 there and back: 3 + 3 + 6 + 3 + 6 + 6 = 27 s."""
+    assert cost().step_time_s == pytest.approx(27.0)
+    assert closed_form_s(problem(), strategy()) == pytest.approx((2 - 1) * 9 + 9 + 9)
+
+
+def test_a_slow_device_slows_its_stage_alone() -> None:
+    """Only the stage that has the slow type takes twice as long."""
+    found = cost(has_type=SLOW_SECOND)
+    np.testing.assert_allclose(found.forward_s, [3, 2 * 3])
+
+
+def test_a_mixed_stage_runs_at_its_slowest_devices_pace() -> None:
+    """A stage of both types takes what the slow one takes."""
+    mixed = cost(has_type=np.array([[True, True], [True, False]]))
+    np.testing.assert_allclose(mixed.forward_s, [2 * 3, 3])
+
+
+def test_a_transfer_takes_what_leaves_the_last_layer_of_the_stage() -> None:
+    """16 bytes leave layer 1 at 0.5 s each: 8 s there, and 8 s back, on the critical path."""
+    assert cost(**SENT).step_time_s > cost().step_time_s + 2 * 8 - 1e-3
+
+
+def test_communication_counts_bytes_calls_and_passes() -> None:
+    """Forward 4 bytes x 0.25 s + 1 call x 0.5 s, backward twice that, on layer 0 alone."""
+    moved, calls = np.zeros((2, 3, 3)), np.zeros((2, 3, 3))
+    moved[:, 0, 0], calls[:, 0, 0] = (4, 8), (1, 2)
+    links = np.zeros((2, 3), np.float32)
+    links[0, 0] = 0.25
+    waits = np.zeros((2, 3), np.float32)
+    waits[0, 0] = 0.5
+    one = strategy(comm_s_per_byte=links, comm_s_per_call=waits)
+    found = step_cost(problem(table(comm_bytes=moved, comm_calls=calls)), one, schedule())
+    np.testing.assert_allclose(found.forward_s, [3 + 4 * 0.25 + 0.5, 3])
+    np.testing.assert_allclose(found.backward_s, [6 + 2 * (4 * 0.25 + 0.5), 6])
+    assert found.breakdown.tensor_comm == pytest.approx(2 * 3 * 1.5)
+
+
+def test_gradients_are_sent_once_a_step() -> None:
+    """Stage 1 owns 30 parameters: 4 bytes scattered and 2 gathered, at 0.1 s a byte."""
+    links = np.full((2, 2), 0.1, np.float32)
+    one = strategy(gradient_s_per_byte=links, zero_stage=np.int32(1), shards=np.float32(4))
+    exposed = problem(gradient_exposed_fraction=1.0)
+    found = step_cost(exposed, one, schedule())
+    assert found.breakdown.data_comm == pytest.approx(30 * (4 + 2) * 0.1, rel=1e-5)
+
+
+def test_memory_follows_zero_and_the_micro_batches_in_flight() -> None:
+    """Stage 0 owns 30 parameters and holds 2 micro-batches of 300 bytes; 4 ranks share states."""
+    parts = {}
+    for stage in range(4):
+        one = strategy(zero_stage=np.int32(stage), shards=np.float32(4))
+        memory = step_cost(problem(), one, schedule()).memory
+        parts[stage] = [float(part[0]) for part in memory]
+    held = 2 * (100 + 200)
+    assert parts[0] == [30 * 2, 30 * 4, 30 * 12, held, 7]
+    assert parts[1] == [30 * 2, 30 * 4, 30 * 12 / 4, held, 7]
+    assert parts[2] == [30 * 2, 30 * 4 / 4, 30 * 12 / 4, held, 7]
+    assert parts[3] == [30 * 2 / 4, 30 * 4 / 4, 30 * 12 / 4, held, 7]
+
+
+def test_a_tied_table_is_held_twice_where_the_ends_stand_apart() -> None:
+    """The last stage holds 5 parameters more, and only if the embedding is elsewhere."""
+    tied = problem(table(tied_parameters=5.0))
+    apart = step_cost(tied, strategy(), schedule()).memory.weights
+    together = step_cost(tied, strategy(ends_apart=np.bool_(False)), schedule()).memory.weights
+    np.testing.assert_allclose(apart, [2 * 30, 2 * (30 + 5)])
+    np.testing.assert_allclose(together, [2 * 30, 2 * 30])
+
+
+@pytest.mark.parametrize("changes", [{}, SENT, {"has_type": SLOW_SECOND}])
+def test_the_breakdown_adds_up(changes: dict[str, np.ndarray]) -> None:
+    """The parts sum to the step time."""
+    found = step_cost(problem(step_s=0.25), strategy(**changes), schedule())
+    assert sum(map(float, found.breakdown)) == pytest.approx(float(found.step_time_s), rel=1e-6)
+
+
+def test_a_batch_is_a_loop_over_its_members() -> None:
+    """Costs of three strategies at once equal those of each alone."""
+    many = [strategy(), strategy(**SENT), strategy(has_type=SLOW_SECOND)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *many)
+    batch = step_costs(problem(), stacked, schedule())
+    closed = closed_forms_s(problem(), stacked)
+    for i, one in enumerate(many):
+        alone = step_cost(problem(), one, schedule())
+        jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(a[i], b, rtol=1e-6), batch, alone)
+        assert closed[i] == pytest.approx(float(closed_form_s(problem(), one)))
