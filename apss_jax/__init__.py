@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from apss_jax.importers.load import load_cluster as load_cluster
+    from apss_jax.importers.clusters import load_cluster as load_cluster
     from apss_jax.importers.load import load_model as load_model
     from apss_jax.partitioning.solve import partition as partition
     from apss_jax.planning.estimate import estimate_plan as estimate_plan
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 # No name here may equal the name of a submodule: importing the submodule would replace it.
 _HOME_OF = {
     "estimate_plan": "apss_jax.planning.estimate",
-    "load_cluster": "apss_jax.importers.load",
+    "load_cluster": "apss_jax.importers.clusters",
     "load_model": "apss_jax.importers.load",
     "partition": "apss_jax.partitioning.solve",
     "search_plans": "apss_jax.planning.search",

@@ -18,6 +18,10 @@
 * `parameter_kinds`: dense parameters, expert parameters;
 * `settings`: what decides a layer's cost apart from its device (degrees, micro-batch, recompute);
 * `offsets`: ends of units, one more than units: the axis of prefix sums;
+* `data_ranks`, `context_ranks`, `tensor_ranks`: places in the groups that one stage forms;
+* `ranks`: devices of one group or of one stage, in order;
+* `groups`: groups that communicate at once;
+* `parts`: named shares of one figure, such as those of a step's time or a stage's memory;
 * `features`: what a network sees of one element.
 
 Shapes are checked while the tests run, where arithmetic on an axis (`stages-1`) is only understood
@@ -51,6 +55,12 @@ AXES: Final = (
     "parameter_kinds",
     "settings",
     "offsets",
+    "data_ranks",
+    "context_ranks",
+    "tensor_ranks",
+    "ranks",
+    "groups",
+    "parts",
     "features",
 )
 
