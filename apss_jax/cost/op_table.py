@@ -68,7 +68,7 @@ def table_from_order(order: Order, num_chunks: int) -> ScheduleTable:
     num_micro_batches = num_ops // (2 * num_chunks)
     op_id, input_id = _op_ids(order, num_micro_batches, num_chunks)
     op_slot = _earliest_slots(op_id, input_id)
-    slot_of_id = np.full(op_id.size + 1, -1)
+    slot_of_id = np.full(op_id.size + 1, -1)  # the last one for "awaits none", -1
     slot_of_id[op_id] = op_slot
 
     num_slots = int(op_slot.max()) + 1
@@ -81,7 +81,6 @@ def table_from_order(order: Order, num_chunks: int) -> ScheduleTable:
         return table
 
     source_slot = rows(slot_of_id[input_id], -1)
-    # An op awaits no message when its input is made on its own stage just before.
     longest_wait = int(
         (np.arange(num_slots)[:, None] - source_slot)[source_slot >= 0].max(initial=0)
     )
@@ -159,8 +158,10 @@ def _op_ids(
     step = np.where(is_forward, -1, 1)
     awaits_none = np.where(is_forward, virtual_stage == 0, virtual_stage == last)
     expected = np.arange(2 * num_micro_batches * (last + 1))
-    if num_ops != 2 * num_micro_batches * num_chunks or not np.array_equal(
-        np.sort(op_id, axis=None), expected
+    if (
+        num_ops != 2 * num_micro_batches * num_chunks
+        or order.chunk.max() >= num_chunks
+        or not np.array_equal(np.sort(op_id, axis=None), expected)
     ):
         raise ValueError(
             "each stage must run one forward and one backward for each micro-batch and chunk"

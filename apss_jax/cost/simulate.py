@@ -5,8 +5,9 @@ and its message is there. A message leaves when its op is done and the link from
 each direction, has delivered the message before; a part of its transfer blocks the sender too.
 """
 
+from collections.abc import Sequence
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +91,7 @@ def _simulate_lanes(table: ScheduleTable, times: StageTimes) -> Simulation:
 @_simulate_lanes.def_vmap
 def _simulate_more_lanes(
     axis_size: int,
-    is_batched: tuple[ScheduleTable, StageTimes],
+    is_batched: Sequence[Any],  # whether each leaf of the arguments has the new axis
     table: ScheduleTable,
     times: StageTimes,
 ) -> tuple[Simulation, Simulation]:
