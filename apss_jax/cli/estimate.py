@@ -23,6 +23,7 @@ from apss_jax.cli.options import (
 )
 from apss_jax.cli.plan_file import read_plan
 from apss_jax.cli.run import Answer, new_app, run
+from apss_jax.cli.subject import Subject, load_subject
 from apss_jax.cli.values import maybe_number, precision_named
 from apss_jax.schema.errors import InputError, Mistake, mistake
 
@@ -52,6 +53,10 @@ class Question:
             "--global-batch": self.global_batch,
         }
         return [flag for flag, value in values.items() if not value]
+
+    def subject(self) -> Subject:
+        """Returns the model and the cluster; raises `InputError`."""
+        return load_subject(self.model, self.cluster, self.stack)
 
     def filled_from(self, plan: Plan) -> Question:
         """Returns the question with the plan's own answers where a flag is not there."""
@@ -140,19 +145,18 @@ def _answer_flags(question: Question, texts: LayoutTexts) -> Answer:
     layout = texts.layout(num_devices=1)  # wrong flags are told before a cluster is read
     _refuse_gaps(question)
     if texts.dp is None:
-        from apss_jax.importers.clusters import load_cluster
-
-        layout = texts.layout(load_cluster(question.cluster).num_devices)
+        layout = texts.layout(question.subject().cluster.num_devices)
     return _answer(question, layout, split=split)
 
 
 def _answer(question: Question, plan: Plan | Layout, *, split: tuple[int, ...] | None) -> Answer:
     _refuse_gaps(question)
+    subject = question.subject()
     from apss_jax.planning.estimate import estimate_plan
 
     given = asdict(question)
     estimate = estimate_plan(given.pop("model"), given.pop("cluster"), plan, split=split, **given)
-    return Answer(estimate.to_json(), partial(_show, estimate, question))
+    return Answer(estimate.to_json(), partial(_show, estimate, subject))
 
 
 def _refuse_gaps(question: Question) -> None:
@@ -162,12 +166,10 @@ def _refuse_gaps(question: Question) -> None:
         raise InputError(remedies)
 
 
-def _show(estimate: Estimate, question: Question, console: Console) -> None:
+def _show(estimate: Estimate, subject: Subject, console: Console) -> None:
     from apss_jax.cli.estimate_text import show_estimate
-    from apss_jax.importers.clusters import load_cluster
-    from apss_jax.importers.load import load_model
 
-    show_estimate(estimate, load_model(question.model), load_cluster(question.cluster), console)
+    show_estimate(estimate, subject.model, subject.cluster, console)
 
 
 app: Final = new_app(estimate_command, "apss_jax.estimate")

@@ -9,7 +9,8 @@ from apss_jax.cli.tables import (
     breakdown_table,
     headline,
     heaviest,
-    layout_line,
+    labelled,
+    layout_lines,
     occupancy,
     print_list,
     stage_table,
@@ -31,10 +32,11 @@ def show_estimate(
     plan = estimate.plan
     console.print(headline(model, cluster), style="bold")
     console.print(workload_line(plan))
-    console.print(layout_line(plan))
-    console.print()
-    for line in verdict(estimate):
+    for line in layout_lines(plan):
         console.print(line)
+    console.print()
+    for label, text in verdict(estimate):
+        console.print(labelled(f"{label:5}", text))
     if any(stage.memory_bytes or stage.forward_s for stage in plan.stages):
         console.print()
         console.print(stage_table(plan, "Stages, one micro-batch"))
@@ -46,11 +48,11 @@ def show_estimate(
     print_list(console, "Warnings", estimate.warnings)
 
 
-def verdict(estimate: Estimate) -> list[str]:
-    """Returns the answers to: is it legal, does it fit, how fast is it."""
-    broken = [f"       {each.rule}: {each.message}" for each in estimate.violations]
-    legal = "Legal  yes" if estimate.legal else "Legal  no"
-    return [legal, *broken, f"Fits   {_fit(estimate.plan)}", f"Speed  {_speed(estimate.plan)}"]
+def verdict(estimate: Estimate) -> list[tuple[str, str]]:
+    """Returns the answers to: is it legal, does it fit, how fast is it; each with its label."""
+    broken = [("", f"{each.rule}: {each.message}") for each in estimate.violations]
+    legal = "yes" if estimate.legal else "no"
+    return [("Legal", legal), *broken, ("Fits", _fit(estimate.plan)), *_speed(estimate.plan)]
 
 
 def _fit(plan: Plan) -> str:
@@ -65,13 +67,16 @@ def _fit(plan: Plan) -> str:
     )
 
 
-def _speed(plan: Plan) -> str:
+def _speed(plan: Plan) -> list[tuple[str, str]]:
     cost = plan.cost
     if cost is None:
-        return "not known"
-    return (
-        f"{duration(cost.step_time_s)} per step "
-        f"(80 % interval {interval(cost.step_time_low_s, cost.step_time_high_s)}), "
-        f"{count(cost.tokens_per_s)} tokens/s, MFU {percent(cost.mfu_fraction)}, "
-        f"bubble {percent(cost.bubble_fraction)}"
-    )
+        return [("Speed", "not known")]
+    between = interval(cost.step_time_low_s, cost.step_time_high_s)
+    return [
+        ("Speed", f"{duration(cost.step_time_s)} per step, 80 % interval {between}"),
+        (
+            "",
+            f"{count(cost.tokens_per_s)} tokens/s, MFU {percent(cost.mfu_fraction)}, "
+            f"bubble {percent(cost.bubble_fraction)}",
+        ),
+    ]

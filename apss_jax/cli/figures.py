@@ -11,7 +11,7 @@ from apss_jax.units import GIB, MS, US
 
 UNKNOWN: Final = "-"
 COUNT_UNITS: Final = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
-BAR_WIDTH: Final = 12
+BAR_WIDTH: Final = 8
 
 
 def significant(value: float, figures: int = 3) -> str:
@@ -31,7 +31,7 @@ def duration(value_s: float | None) -> str:
     """Returns a time in the unit that suits it."""
     if value_s is None:
         return UNKNOWN
-    unit_s, name = _time_unit(value_s)
+    unit_s, name = _time_unit(value_s) if value_s else (1.0, "s")
     return f"{significant(value_s / unit_s)} {name}"
 
 

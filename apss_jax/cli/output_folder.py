@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,11 @@ def output_folder(text: str | None, *, force: bool) -> OutputFolder | None:
 def _look(path: Path, text: str, force: bool) -> None:
     if not text:
         raise mistake(FLAG, "''", "is empty", "Name a folder")
-    if path.exists() and not path.is_dir():
-        raise mistake(FLAG, text, "is a file", "Name a folder")
+    present = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not present.is_dir():
+        raise mistake(FLAG, text, f"{present} is a file", "Name a folder")
+    if not os.access(present, os.W_OK):
+        raise mistake(FLAG, text, f"{present} cannot be written", "Name another folder")
     taken = [name for name in (RESULT, PLAN) if (path / name).exists()]
     if taken and not force:
         remedy = "Name another folder, or add --force to replace them"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -23,6 +22,7 @@ from apss_jax.cli.options import (
 from apss_jax.cli.output_folder import output_folder
 from apss_jax.cli.pins import read_pins
 from apss_jax.cli.run import ANSWERED, NO_PLAN, Answer, new_app, note, run
+from apss_jax.cli.subject import Subject, load_subject
 from apss_jax.cli.values import maybe_number, one_of, precision_named, whole_number
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def search_command(
     Exit codes: 0 answered, 2 the input is wrong, 3 no plan fits.
     """
     folder = output_folder(out, force=force)
-    options = {
+    options: dict[str, Any] = {
         "global_batch": whole_number("--global-batch", global_batch),
         "seq_len": maybe_number("--seq-len", seq_len),
         "precision": precision_named(precision),
@@ -83,10 +83,11 @@ def search_command(
         "pins": read_pins(pin or ()) or None,
         "top": whole_number("--top", top),
     }
+    subject = load_subject(model, cluster, stack)
     result = _search(model, cluster, options)
     if folder:
         folder.write(result)
-    show = partial(_show, result, model, cluster)
+    show = partial(_show, result, subject)
     return Answer(result.to_json(), show, ANSWERED if result.plans else NO_PLAN)
 
 
@@ -95,18 +96,16 @@ def main() -> None:
     sys.exit(run(app))
 
 
-def _search(model: str, cluster: str, options: Mapping[str, object]) -> SearchResult:
+def _search(model: str, cluster: str, options: dict[str, Any]) -> SearchResult:
     from apss_jax.planning.search import search_plans
 
     return search_plans(model, cluster, progress=note, **options)
 
 
-def _show(result: SearchResult, model: str, cluster: str, console: Console) -> None:
+def _show(result: SearchResult, subject: Subject, console: Console) -> None:
     from apss_jax.cli.search_text import show_search
-    from apss_jax.importers.clusters import load_cluster
-    from apss_jax.importers.load import load_model
 
-    show_search(result, load_model(model), load_cluster(cluster), console)
+    show_search(result, subject.model, subject.cluster, console)
     elapsed = ", ".join(
         f"{name} {time_s:.2f} s" for name, time_s in result.search.elapsed_s.items()
     )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from apss_jax.schema.model import Model
 
 TIGHT_FRACTION: Final = 0.9  # of the capacity, from which a stage is marked
+LAYERS_WIDTH: Final = 10  # of '48-63+head'; stages of several chunks may take several lines
+DEVICES_WIDTH: Final = 16
 BREAKDOWN_WORDS: Final = {
     "compute": "compute",
     "tensor_comm": "collectives inside layers",
@@ -47,6 +49,7 @@ def new_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
         header_style="bold",
         box=None,
         padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
     for name in left:
         table.add_column(name, overflow="fold")
@@ -73,8 +76,8 @@ def workload_line(plan: Plan) -> str:
     return ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
 
 
-def layout_line(plan: Plan) -> str:
-    """Returns the degrees of a plan under the names of the flags."""
+def layout_lines(plan: Plan) -> list[str]:
+    """Returns the degrees of a plan under the names of the flags, and its other settings."""
     degrees = {
         "tp": plan.tensor_parallel,
         "pp": plan.pipeline_parallel,
@@ -83,12 +86,13 @@ def layout_line(plan: Plan) -> str:
         "ep": plan.expert_parallel,
         "vpp": plan.virtual_stages,
     }
-    shown = [f"{name} {value}" for name, value in degrees.items()]
     sequence = "sequence parallel, " if plan.sequence_parallel else ""
-    return (
-        f"{', '.join(shown)}; {plan.num_micro_batches} micro-batches of {plan.micro_batch}, "
-        f"ZeRO {plan.zero_stage}, recompute {plan.recompute}, {sequence}schedule {plan.schedule}"
-    )
+    return [
+        f"{' '.join(f'{name}={value}' for name, value in degrees.items())}, "
+        f"{plan.num_micro_batches} {plural('micro-batch', plan.num_micro_batches)} "
+        f"of {plan.micro_batch}",
+        f"ZeRO {plan.zero_stage}, recompute {plan.recompute}, {sequence}{plan.schedule}",
+    ]
 
 
 def layers_per_stage(plan: Plan) -> str:
@@ -119,18 +123,24 @@ def worst_oom(plan: Plan) -> float | None:
 
 
 def stage_table(plan: Plan, title: str) -> Table:
-    """Returns what each stage holds, where, how long one micro-batch takes, how full it gets."""
+    """Returns what each stage holds, where, how long one micro-batch takes, how full it gets.
+
+    The device type stands in the title where all stages have the same.
+    """
+    types = list(dict.fromkeys(stage.device_type or UNKNOWN for stage in plan.stages))
+    mixed = len(types) > 1
     table = new_table(
-        title,
-        ("stage", "layers", "devices", "type"),
+        title if mixed else f"{title}, on {types[0]}",
+        ("#", "layers", "devices", *(["type"] if mixed else [])),
         ("forward", "backward", "GiB", "memory", "P(OOM)"),
     )
+    table.columns[1].min_width = LAYERS_WIDTH
     for index, stage in enumerate(plan.stages):
         table.add_row(
             str(index),
             "+".join(_held(chunk) for chunk in stage.chunks),
-            ranges(stage.devices),
-            stage.device_type or UNKNOWN,
+            _devices(stage),
+            *([stage.device_type or UNKNOWN] if mixed else []),
             duration(stage.forward_s),
             duration(stage.backward_s),
             occupancy(stage.memory_bytes),
@@ -138,6 +148,14 @@ def stage_table(plan: Plan, title: str) -> Table:
             percent(stage.oom_probability),
         )
     return table
+
+
+def _devices(stage: Stage) -> str:
+    """Returns the devices as runs; of many runs the first, and how many devices there are."""
+    text = ranges(stage.devices)
+    if len(text) <= DEVICES_WIDTH:
+        return text
+    return f"{text.partition(',')[0]},... ({len(stage.devices)})"
 
 
 def _held(chunk: Chunk) -> str:
@@ -175,16 +193,18 @@ def print_list(console: Console, title: str, lines: Iterable[str]) -> None:
         console.print()
         console.print(title, style="bold")
     for line in shown:
-        console.print(_bullet(line))
+        console.print(labelled("-", line))
 
 
-def _bullet(line: str) -> Table:
-    """Returns a sentence whose further lines stand under its first word."""
+def labelled(label: str, text: str) -> Table:
+    """Returns a label and a sentence whose further lines stand under its first word."""
     grid = Table.grid(padding=(0, 1))
-    grid.add_row("-", Text(line))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(label, Text(text))
     return grid
 
 
 def plural(word: str, number: int) -> str:
     """Returns the word for one or for several."""
-    return word if number == 1 else f"{word}s"
+    return word if number == 1 else f"{word}es" if word.endswith("ch") else f"{word}s"

@@ -1,0 +1,92 @@
+"""What people read: the figures of the document, in 80 columns, the same each time."""
+
+import pytest
+from samples import BROKEN, NOTHING, PLAN, RESULT, WIDEST, console, written
+
+from apss_jax.cli.estimate_text import show_estimate, verdict
+from apss_jax.cli.search_text import show_search
+from apss_jax.importers.clusters import load_cluster
+from apss_jax.importers.load import load_model
+from apss_jax.schema.plan import Estimate, SearchResult
+
+MODEL = load_model("llama-3.1-8b")
+CLUSTER = load_cluster("2x8xH100-SXM5-80GB")
+WIDE = RESULT.model_copy(update={"plans": (PLAN, WIDEST), "warnings": ("w" * 200,)})
+
+
+def _search_text(result: SearchResult) -> str:
+    target = console()
+    show_search(result, MODEL, CLUSTER, target)
+    return written(target)
+
+
+def _estimate_text(estimate: Estimate) -> str:
+    target = console()
+    show_estimate(estimate, MODEL, CLUSTER, target)
+    return written(target)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "llama-3.1-8b (8.03 B parameters, 32 layers) on 2x8xH100-SXM5-80GB (16 devices)",
+        "global batch 256, sequence length 4096, precision bf16, stack generic",
+        "1.60-2.50 s",
+        "512 k",
+        "60.0/80.0",
+        "emb+0-15",
+        "16-31+head",
+        "8-15",
+        "Tensor groups stay inside a node.",
+        "100 candidates, 60 legal, 40 in memory",
+        "dropped by heads 30, batch 10\n",
+    ],
+)
+def test_a_search_shows(words: str) -> None:
+    """Question, interval, speed, memory, stages, reasons and counts are all there."""
+    assert words in _search_text(RESULT)
+
+
+@pytest.mark.parametrize("result", [RESULT, WIDE, NOTHING], ids=["usual", "widest", "nothing"])
+def test_a_search_fits_80_columns(result: SearchResult) -> None:
+    """No line is wider, whatever the degrees, and no figure is cut off."""
+    text = _search_text(result)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+
+
+def test_nothing_that_fits_says_what_is_missing() -> None:
+    """Without a plan the text names the bytes, the devices and the smallest change."""
+    text = _search_text(NOTHING)
+    assert "needs 2.5 GiB more on a device" in text
+    assert "smallest change that would fit: recompute full" in text
+    assert "8 more devices" in text
+
+
+def test_an_estimate_begins_with_the_verdict() -> None:
+    """Legal, fits, fast: three lines, the fullest stage named."""
+    assert verdict(Estimate(legal=True, plan=PLAN)) == [
+        ("Legal", "yes"),
+        ("Fits", "yes: stage 0 is the fullest, 60.0/80.0 GiB, P(OOM) <1 %"),
+        ("Speed", "2.00 s per step, 80 % interval 1.60-2.50 s"),
+        ("", "512 k tokens/s, MFU 41 %, bubble 15 %"),
+    ]
+
+
+def test_an_illegal_plan_is_told_so() -> None:
+    """Each broken rule is there in words; what could not be costed is not known."""
+    text = _estimate_text(BROKEN)
+    assert "Legal no\n      heads: 32 heads do not divide by tensor parallel 5\n" in text
+    assert "Speed not known" in text
+
+
+def test_the_breakdown_shows_each_part() -> None:
+    """1.0 of 2.0 s of compute is 50 %."""
+    rows = [line.split() for line in _estimate_text(Estimate(legal=True, plan=PLAN)).splitlines()]
+    assert ["compute", "1.00", "s", "50", "%", "[####....]"] in rows
+    assert ["optimizer", "100", "ms", "5", "%", "[........]"] in rows
+
+
+def test_same_input_same_text() -> None:
+    """Nothing in the text depends on the clock or on the order of a set."""
+    assert _search_text(WIDE) == _search_text(WIDE)

@@ -1,0 +1,49 @@
+"""Wrong input is answered with exit code 2 and one message, never with a traceback."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from called import CallFn
+from wrong_inputs import CLUSTERS, FLAGS, MODELS, PLANS, Wrong, write_files
+
+CASES = [
+    *(("search", wrong) for wrong in (*MODELS, *CLUSTERS, *FLAGS)),
+    *(("estimate", wrong) for wrong in PLANS),
+]
+FIELDS = {"file", "key", "value", "rule", "remedy"}
+
+
+@pytest.fixture(scope="module")
+def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with every wrong file in it."""
+    folder = tmp_path_factory.mktemp("wrong")
+    write_files(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("command", "wrong"), CASES, ids=lambda part: str(part[0]))
+def test_wrong_input_gives_one_error_document(
+    call: CallFn, bad_files: Path, monkeypatch: pytest.MonkeyPatch, command: str, wrong: Wrong
+) -> None:
+    """With --json stdout holds one document that names the key, the rule and the remedy."""
+    monkeypatch.chdir(bad_files)
+    done = call(command, "--json", *shlex.split(wrong.words))
+    errors = done.document["errors"]
+    assert (done.code, done.document["schema"]) == (2, "apss.error/1")
+    assert wrong.key in [error["key"] for error in errors], errors
+    assert all(set(error) == FIELDS and error["rule"] and error["remedy"] for error in errors)
+
+
+@pytest.mark.parametrize(("command", "wrong"), CASES, ids=lambda part: str(part[0]))
+def test_wrong_input_gives_one_message(
+    call: CallFn, bad_files: Path, monkeypatch: pytest.MonkeyPatch, command: str, wrong: Wrong
+) -> None:
+    """Without it stdout stays empty, and stderr holds short lines that begin with Error."""
+    monkeypatch.chdir(bad_files)
+    done = call(command, *shlex.split(wrong.words))
+    lines = done.err.splitlines()
+    assert (done.code, done.out) == (2, "")
+    assert lines
+    assert all(line.startswith("Error: ") for line in lines)
+    assert max(map(len, lines)) < 2000
