@@ -214,3 +214,11 @@ def test_a_large_table_is_built_quickly() -> None:
         table_from_order(order, num_chunks=1)
         times_s.append(time.process_time() - start_s)
     assert min(times_s) < 0.05
+
+
+@pytest.mark.parametrize("sizes", [("1f1b", 6, 40, 1), ("interleaved_1f1b", 4, 40, 3)])
+def test_a_folded_table_holds_as_many_micro_batches(sizes: tuple[str, int, int, int]) -> None:
+    """What is in flight at most does not depend on how the steady state is written."""
+    folded, full = build_folded_table(*sizes), build_table(*sizes)
+    assert folded.num_repeats > 0
+    assert np.array_equal(peak_in_flight(folded), peak_in_flight(full))
