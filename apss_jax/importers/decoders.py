@@ -52,14 +52,15 @@ class Traits:
     head_dim: int | None = None  # where the family does not divide the hidden size by the heads
     kv_heads: int | None = None  # None: as many as heads
     window_period: int = 0  # every n-th layer attends globally, the others locally; 0: no pattern
-    window_flag: str | None = None  # a flag without which `sliding_window` means nothing
+    window_field: str = "sliding_window"
+    window_flag: str | None = None  # a flag without which the window means nothing
 
 
 DENSE: dict[str, Traits] = {
     "llama": Traits(qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS),
     "mistral": Traits(),
     "ministral": Traits(),
-    "ministral3": Traits(),
+    "ministral3": Traits(head_dim=128),
     "qwen2": Traits(qkv_bias=True, window_flag="use_sliding_window"),
     "qwen3": Traits(
         qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, head_norm=True, head_dim=128,
@@ -117,7 +118,6 @@ DENSE: dict[str, Traits] = {
     "arcee": Traits(
         qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, gated=False
     ),
-    "helium": Traits(qkv_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, head_dim=128),
     "internlm2": Traits(qkv_bias=("bias", False), output_bias=("bias", False)),
     "baichuan": Traits(),
 }  # fmt: skip
@@ -144,14 +144,14 @@ def heads_and_size(f: Fields, traits: Traits, hidden: int) -> tuple[int, int, in
 
 def windows(f: Fields, traits: Traits, num_layers: int) -> list[int | None]:
     """Returns how many tokens each layer attends to; None means the whole sequence."""
-    window = f.optional_size("sliding_window")
+    window = f.count(traits.window_field) or None
     kinds = layer_types(f, num_layers)
     if kinds is None and traits.window_period:
         period = f.size("sliding_window_pattern", "_sliding_window_pattern",
                         default=traits.window_period)  # fmt: skip
         return [window if (i + 1) % period else None for i in range(num_layers)]
     if kinds is not None:
-        return [window if kind == "sliding_attention" else None for kind in kinds]
+        return [None if kind == "full_attention" else window for kind in kinds]
     if traits.window_flag and not f.flag(traits.window_flag, False):
         return [None] * num_layers
     first = f.count("max_window_layers") if traits.window_flag else 0
@@ -161,7 +161,7 @@ def windows(f: Fields, traits: Traits, num_layers: int) -> list[int | None]:
 def layer_types(
     f: Fields,
     num_layers: int,
-    allowed: Sequence[str] = ("full_attention", "sliding_attention"),
+    allowed: Sequence[str] = ("full_attention", "sliding_attention", "chunked_attention"),
     name: str = "layer_types",
 ) -> tuple[str, ...] | None:
     """Returns the kind of each layer as the config lists them, or None."""
@@ -177,10 +177,10 @@ def layer_types(
     return kinds
 
 
-def attentions(f: Fields, traits: Traits, hidden: int, num_layers: int) -> list[Attention]:
-    """Returns the attention of each layer."""
+def attention(f: Fields, traits: Traits, hidden: int) -> Attention:
+    """Returns attention over the whole sequence."""
     heads, kv_heads, head_dim = heads_and_size(f, traits, hidden)
-    base = Attention(
+    return Attention(
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
@@ -190,7 +190,11 @@ def attentions(f: Fields, traits: Traits, hidden: int, num_layers: int) -> list[
         width_norm=setting(f, traits.width_norm),
         sinks=traits.sinks,
     )
-    found = windows(f, traits, num_layers)
+
+
+def attentions(f: Fields, traits: Traits, hidden: int, num_layers: int) -> list[Attention]:
+    """Returns the attention of each layer, local ones with their windows."""
+    base, found = attention(f, traits, hidden), windows(f, traits, num_layers)
     kinds = {w: base.model_copy(update={"window_tokens": w}) for w in set(found)}
     return [kinds[w] for w in found]
 

@@ -44,17 +44,17 @@ def bert(f: Fields) -> Model:
 
 def t5(f: Fields) -> Model:
     """Returns a T5: relative positions in the first layer of each tower, maybe gated and untied."""
-    encoder = f.size(*LAYERS, most=MAX_LAYERS)
+    kind, encoder = f.text("model_type", "t5"), f.size(*LAYERS, most=MAX_LAYERS)
     decoder = f.size("num_decoder_layers", default=encoder, most=MAX_LAYERS)
     layers = [_t5_layer(f, i == 0, cross=False) for i in range(encoder)]
     layers += [_t5_layer(f, i == 0, cross=True) for i in range(decoder)]
     return Model(
-        name=f.text("model_type", "t5"),
+        name=kind,
         hidden_size=f.size(*HIDDEN),
         embedding=Embedding(vocab_size=f.size("vocab_size")),
         layers=runs(layers),
         encoder_layers=encoder,
-        head=Head(tied=f.flag("tie_word_embeddings", True), num_final_norms=2),
+        head=Head(tied=f.flag("tie_word_embeddings", kind != "mt5"), num_final_norms=2),
         max_seq_len=f.optional_size("n_positions"),
     )
 
@@ -74,7 +74,8 @@ def _t5_layer(f: Fields, first: bool, *, cross: bool) -> Layer:
 
 
 def _is_gated(f: Fields) -> bool:
-    activation = f.text("feed_forward_proj", "relu")
+    usual = "relu" if f.text("model_type", "t5") == "t5" else "gated-gelu"
+    activation = f.text("feed_forward_proj", usual)
     return f.flag("is_gated_act", activation.startswith("gated-"))
 
 

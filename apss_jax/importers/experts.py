@@ -123,7 +123,7 @@ def with_mtp(f: Fields, model: Model) -> Model:
     Each has two norms, a projection from twice the hidden size and a final norm; embedding and
     head are the model's own (DeepSeek-V3, arXiv 2412.19437, section 2.2).
     """
-    count = f.count("num_nextn_predict_layers", "num_mtp_layers")
+    count = f.count("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
     if not count or model.hidden_size is None:
         return model
     last = model.layers[-1].model_copy(update={"repeat": count})
@@ -134,7 +134,7 @@ def with_mtp(f: Fields, model: Model) -> Model:
 
 def llama4_text(f: Fields) -> Model:
     """Returns the text part of Llama 4: a shared expert of the experts' width, implied."""
-    traits = replace(LLAMA_MOE, head_dim=128)
+    f = f.filled(LLAMA4_TEXT)
     width = f.size("intermediate_size")
     moe = routed(f, width, shared_intermediate_size=width)
     step = f.size("interleave_moe_layer_step", default=1)
@@ -142,11 +142,17 @@ def llama4_text(f: Fields) -> Model:
     is_sparse = [
         i in listed if listed is not None else (i + 1) % step == 0 for i in range(num_layers(f))
     ]
-    dense = moe if all(is_sparse) else mlp(f, traits, "intermediate_size_mlp")
-    model = decoder(f, traits, feed_forward_of=lambda i: moe if is_sparse[i] else dense)
-    return model
+    dense = moe if all(is_sparse) else mlp(f, LLAMA4, "intermediate_size_mlp")
+    return decoder(f, LLAMA4, feed_forward_of=lambda i: moe if is_sparse[i] else dense)
 
 
+LLAMA4 = replace(LLAMA_MOE, window_period=4, window_field="attention_chunk_size")
+LLAMA4_TEXT = {
+    "vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40,
+    "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 16, "num_experts_per_tok": 1,
+    "attention_chunk_size": 8192,
+}  # fmt: skip
 GPT_OSS = Traits(
     qkv_bias=("attention_bias", True),
     output_bias=("attention_bias", True),

@@ -26,8 +26,8 @@ EXPERTS: Final = (
     "n_routed_experts", "num_routed_experts", "num_local_experts", "num_experts", "moe_num_experts",
 )  # fmt: skip
 TOP_K: Final = (
-    "num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_topk",
-    "moe_top_k", "moe_k",
+    "num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts",
+    "moe_topk", "moe_top_k", "moe_k",
 )  # fmt: skip
 SHARED_EXPERTS: Final = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 
@@ -116,6 +116,25 @@ class Fields:
             raise self.wrong(name, "must be an object", "Correct the value")
         inner = Fields(value, file=self.file, path=f"{self.path}{name}.")
         inner.notes = self.notes
+        return inner
+
+    def filled(self, defaults: Mapping[str, Any]) -> Fields:
+        """Returns the fields with a class's defaults where they are silent, and notes which.
+
+        A nested section is saved without the fields that equal its class's defaults.
+        """
+        missing = {key: value for key, value in defaults.items() if key not in self.data}
+        if missing:
+            place = self.path.rstrip(".") or "config"
+            self.note(f"{place}: the family's defaults for {', '.join(sorted(missing))}")
+        inner = Fields({**missing, **self.data}, file=self.file, path=self.path)
+        inner.notes, inner.seen = self.notes, self.seen
+        return inner
+
+    def with_field(self, name: str, value: Any) -> Fields:
+        """Returns the fields with one more."""
+        inner = Fields({**self.data, name: value}, file=self.file, path=self.path)
+        inner.notes, inner.seen = self.notes, self.seen
         return inner
 
     def note(self, text: str) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from apss_jax.importers.decoders import DENSE, Traits, assemble, decoder, layer_types, setting
+from apss_jax.importers.decoders import DENSE, assemble, decoder, layer_types, setting
 from apss_jax.importers.experts import num_layers, routed
 from apss_jax.importers.fields import HIDDEN, Fields
-from apss_jax.importers.towers import described, gemma4_vision, siglip, with_tower
+from apss_jax.importers.towers import described, gemma4_audio, gemma4_vision, siglip, with_tower
 from apss_jax.schema.layers import Attention, DenseMlp, FeedForward, Layer
 from apss_jax.schema.model import Model
 
 GEMMA3 = replace(DENSE["gemma2"], head_norm=True, window_period=6)
-GEMMA4 = replace(GEMMA3, qkv_bias=("attention_bias", False))
+GEMMA4 = GEMMA3
 
-# A nested `text_config` is saved without what equals the class (Gemma3TextConfig, Gemma4TextConfig).
+# What Gemma3TextConfig and Gemma4TextConfig assume.
 GEMMA3_TEXT = {
     "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
@@ -26,25 +26,19 @@ GEMMA4_TEXT = {
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 512,
     "hidden_size_per_layer_input": 256, "global_head_dim": 512, "max_position_embeddings": 131072,
 }  # fmt: skip
+GEMMA4_AUDIO = {
+    "hidden_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 8, "conv_kernel_size": 5,
+    "output_proj_dims": 1536, "subsampling_conv_channels": [128, 32],
+}  # fmt: skip
 SIGLIP = {
     "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
     "num_attention_heads": 16, "image_size": 896, "patch_size": 14,
 }  # fmt: skip
 
 
-def filled(f: Fields, defaults: dict[str, int]) -> Fields:
-    """Returns the fields with a class's defaults where they are silent, and a note of which."""
-    missing = {key: value for key, value in defaults.items() if key not in f.data}
-    if missing:
-        f.note(f"{f.path or 'config'}: the family's defaults for {', '.join(sorted(missing))}")
-    inner = Fields({**missing, **f.data}, file=f.file, path=f.path)
-    inner.notes, inner.seen = f.notes, f.seen
-    return inner
-
-
 def gemma3_text(f: Fields) -> Model:
     """Returns the language model of Gemma 3."""
-    return decoder(filled(f, GEMMA3_TEXT), GEMMA3)
+    return decoder(f.filled(GEMMA3_TEXT), GEMMA3)
 
 
 def gemma3(f: Fields) -> Model:
@@ -55,15 +49,16 @@ def gemma3(f: Fields) -> Model:
     if vision is None:
         return model
     tokens = f.count("mm_tokens_per_image", default=256)
-    return with_tower(model, siglip(filled(vision, SIGLIP), text.size(*HIDDEN), tokens))
+    return with_tower(model, siglip(vision.filled(SIGLIP), text.size(*HIDDEN), tokens))
 
 
 def gemma4(f: Fields) -> Model:
-    """Returns a Gemma 4, with its vision tower when it has one; audio is refused."""
+    """Returns a Gemma 4, with its vision and audio towers when it has them."""
     text = _text(f, GEMMA4_TEXT)
     model = gemma4_text(text)
-    if f.section("audio_config") is not None:
-        f.note("the audio tower is described by the config but not counted and not planned")
+    audio = f.section("audio_config")
+    if audio is not None:
+        model = with_tower(model, gemma4_audio(audio.filled(GEMMA4_AUDIO), text.size(*HIDDEN)))
     vision = f.section("vision_config")
     if vision is None or not described(vision):
         return model
@@ -74,22 +69,22 @@ def _text(f: Fields, defaults: dict[str, int]) -> Fields:
     section = f.section("text_config")
     if section is None:
         raise f.wrong("text_config", "is missing", "Add the language model's fields")
-    return filled(section, defaults)
+    return section.filled(defaults)
 
 
 def gemma4_text(f: Fields) -> Model:
     """Returns the language model of Gemma 4."""
-    f = filled(f, GEMMA4_TEXT)
+    f = f.filled(GEMMA4_TEXT)
     count = num_layers(f)
     kinds = list(layer_types(f, count) or _five_to_one(count))
     kinds[-1] = "full_attention"  # whatever the config lists
     shared_from = count - min(f.count("num_kv_shared_layers"), count)
-    layers = [_gemma4_layer(f, kind, i >= shared_from) for i, kind in enumerate(kinds)]
+    layers = [_gemma4_layer(f, i, kind, i >= shared_from) for i, kind in enumerate(kinds)]
     model = assemble(f, GEMMA4, layers)
     width = f.count("hidden_size_per_layer_input")
+    rows = f.size("vocab_size_per_layer_input", default=f.size("vocab_size"))
     if not width or model.embedding is None:
         return model
-    rows = f.size("vocab_size_per_layer_input", default=model.embedding.vocab_size)
     changes = {"per_layer_size": width, "per_layer_vocab_size": rows}
     return model.model_copy(update={"embedding": model.embedding.model_copy(update=changes)})
 
@@ -98,27 +93,33 @@ def _five_to_one(count: int) -> list[str]:
     return ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(count)]
 
 
-def _gemma4_layer(f: Fields, kind: str, shares_kv: bool) -> Layer:
+def _gemma4_layer(f: Fields, index: int, kind: str, shares_kv: bool) -> Layer:
     moe = f.flag("enable_moe_block", False)
     per_layer = f.count("hidden_size_per_layer_input")
     return Layer(
-        mixer=_gemma4_attention(f, kind == "full_attention", shares_kv),
+        mixer=_gemma4_attention(f, index, kind == "full_attention", shares_kv),
         feed_forward=_gemma4_feed_forward(f, moe, shares_kv),
         num_norms=4 + (3 if moe else 0) + (1 if per_layer else 0),
         input_embedding_size=per_layer,
     )
 
 
-def _gemma4_attention(f: Fields, is_global: bool, shares_kv: bool) -> Attention:
+def _gemma4_attention(f: Fields, index: int, is_global: bool, shares_kv: bool) -> Attention:
     same = f.flag("attention_k_eq_v", False) and is_global
     kv_heads = f.size("num_key_value_heads")
     if same:
         kv_heads = f.size("num_global_key_value_heads", default=kv_heads)
+    head_dim = f.size("global_head_dim" if is_global else "head_dim")
+    listed = f.section("per_layer_config")  # how newer files say what differs by layer
+    own = listed.section(str(index)) if listed else None
+    if own:
+        kv_heads = own.size("num_key_value_heads", default=kv_heads)
+        head_dim = own.size("head_dim", default=head_dim)
     bias = setting(f, ("attention_bias", False))
     return Attention(
         num_heads=f.size("num_attention_heads"),
         num_kv_heads=kv_heads,
-        head_dim=f.size("global_head_dim" if is_global else "head_dim"),
+        head_dim=head_dim,
         window_tokens=None if is_global else f.optional_size("sliding_window"),
         qkv_bias=bias,
         output_bias=bias,
@@ -143,4 +144,3 @@ FAMILIES: dict[str, Callable[[Fields], Model]] = {
     "gemma4": gemma4,
     "gemma4_text": gemma4_text,
 }
-_: Traits = GEMMA4

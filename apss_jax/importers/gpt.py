@@ -1,4 +1,4 @@
-"""Decoder-only families with their own layouts: GPT-2 and its relatives, OPT, BLOOM, Falcon, Phi."""
+"""Decoder-only families with their own layouts: GPT-2 and relatives, OPT, BLOOM, Falcon, Phi."""
 
 from __future__ import annotations
 
@@ -194,7 +194,8 @@ def chatglm(f: Fields) -> Model:
     """Returns a ChatGLM 2, 3 or GLM-4: fused projections, grouped key/value heads by a flag."""
     if f.flag("add_bias_linear", False) or f.flag("post_layer_norm", True) is False:
         raise f.wrong("add_bias_linear", "is not known for chatglm", "Use a plain layout")
-    groups = f.optional_size("multi_query_group_num") if f.flag("multi_query_attention", False) else None  # fmt: skip
+    groups = f.optional_size("multi_query_group_num")
+    groups = groups if f.flag("multi_query_attention", False) else None
     biased = f.flag("add_qkv_bias", False)
     traits = Traits(qkv_bias=biased, head_dim=f.optional_size("kv_channels"), kv_heads=groups)
     f = Fields({**f.data, "vocab_size": f.size("padded_vocab_size")}, file=f.file)

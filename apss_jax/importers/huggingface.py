@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from apss_jax.importers import decoders, encoders, experts, gemma, gpt, hybrids, latent, towers
+from apss_jax.importers import decoders, encoders, experts, gemma, gpt, hybrids, latent, multimodal
 from apss_jax.importers.fields import HEADS, HIDDEN, INTERMEDIATE, LAYERS, Fields
 from apss_jax.schema.errors import InputError, mistake
 from apss_jax.schema.model import Model
@@ -20,19 +20,6 @@ HARMLESS: Final = re.compile(r"token|chunk|group|layer_freq|capacity")
 PREDICTION: Final = re.compile(r"mtp|nextn")
 
 
-def llama4(f: Fields) -> Model:
-    """Returns a Llama 4, with its vision tower where the config describes one."""
-    text = f.section("text_config")
-    if text is None:
-        raise f.wrong("text_config", "is missing", "Add the language model's fields")
-    model = experts.llama4_text(text)
-    vision = f.section("vision_config")
-    if not towers.described(vision) or vision is None:
-        f.note("vision_config gives no sizes: the vision tower is not counted and not planned")
-        return model
-    return towers.with_tower(model, towers.llama4_vision(vision, text.size(*HIDDEN)))
-
-
 FAMILIES: Final[dict[str, Callable[[Fields], Model]]] = {
     **decoders.FAMILIES,
     **gpt.FAMILIES,
@@ -41,7 +28,7 @@ FAMILIES: Final[dict[str, Callable[[Fields], Model]]] = {
     **hybrids.FAMILIES,
     **gemma.FAMILIES,
     **encoders.FAMILIES,
-    "llama4": llama4,
+    **multimodal.FAMILIES,
 }
 
 

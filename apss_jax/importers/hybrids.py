@@ -6,17 +6,16 @@ from collections.abc import Callable
 
 from apss_jax.importers.decoders import (
     ATTENTION_BIAS,
-    DENSE,
     MLP_BIAS,
     FeedForwardOf,
     Traits,
     assemble,
-    attentions,
+    attention,
     decoder,
     layer_types,
     setting,
 )
-from apss_jax.importers.experts import beside_dense, by_step, num_layers, routed
+from apss_jax.importers.experts import beside_dense, by_step, num_layers, routed, with_mtp
 from apss_jax.importers.fields import HIDDEN, LAYERS, SHARED_EXPERTS, Fields
 from apss_jax.schema.layers import (
     Attention,
@@ -57,14 +56,15 @@ def qwen3_5_text(f: Fields) -> Model:
 def _gated_hybrid(f: Fields, feed_forward_of: FeedForwardOf | None) -> Model:
     count = num_layers(f)
     kinds = layer_types(f, count, ("full_attention", "linear_attention")) or _every_nth(f, count)
-    full = attentions(f, QWEN3_NEXT, f.size(*HIDDEN), count)[0]
+    full = attention(f, QWEN3_NEXT, f.size(*HIDDEN))
     mixers: dict[str, Mixer] = {
-        "full_attention": full.model_copy(update={"output_gate": True, "window_tokens": None}),
+        "full_attention": full.model_copy(update={"output_gate": True}),
         "linear_attention": _delta_net(f),
     }
-    return decoder(
+    model = decoder(
         f, QWEN3_NEXT, mixer_of=lambda i: mixers[kinds[i]], feed_forward_of=feed_forward_of
     )
+    return with_mtp(f, model)
 
 
 def _every_nth(f: Fields, count: int) -> tuple[str, ...]:
@@ -158,6 +158,7 @@ def _nemotron_experts(f: Fields) -> FeedForward:
         f.size("moe_intermediate_size"),
         gated=False,
         router_bias=True,
+        shared_bias=setting(f, MLP_BIAS),
         shared_intermediate_size=f.size("moe_shared_expert_intermediate_size"),
         latent_size=f.count("moe_latent_size"),
     )
@@ -169,4 +170,3 @@ FAMILIES: dict[str, Callable[[Fields], Model]] = {
     "qwen3_5_moe_text": qwen3_next,
     "nemotron_h": nemotron_h,
 }
-_ = DENSE

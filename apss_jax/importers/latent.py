@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from apss_jax.importers.decoders import Traits, decoder
+from apss_jax.importers.decoders import MixerOf, Traits, decoder, layer_types
 from apss_jax.importers.experts import (
     after_first_dense,
     beside_dense,
+    num_layers,
     shared_beside,
     with_mtp,
 )
@@ -34,20 +35,12 @@ def latent_attention(f: Fields, **extra: object) -> LatentAttention:
     return base.model_copy(update=extra)
 
 
-def _indexed(f: Fields) -> LatentAttention:
-    extra = {
-        "index_heads": f.size("index_n_heads"),
-        "index_head_dim": f.size("index_head_dim"),
-    }
-    return latent_attention(f, **extra)
-
-
-def _model(f: Fields, mixer: LatentAttention, *, router_bias: bool) -> Model:
+def _model(f: Fields, mixer_of: MixerOf, *, router_bias: bool) -> Model:
     moe = _experts(f, router_bias=router_bias)
     if moe is None:
-        return decoder(f, PLAIN, mixer_of=lambda _: mixer)
+        return decoder(f, PLAIN, mixer_of=mixer_of)
     feed_forward_of = beside_dense(f, PLAIN, moe, after_first_dense(f))
-    return decoder(f, PLAIN, mixer_of=lambda _: mixer, feed_forward_of=feed_forward_of)
+    return decoder(f, PLAIN, mixer_of=mixer_of, feed_forward_of=feed_forward_of)
 
 
 def _experts(f: Fields, *, router_bias: bool) -> MoeMlp | None:
@@ -59,7 +52,8 @@ def _experts(f: Fields, *, router_bias: bool) -> MoeMlp | None:
 def deepseek_v2(f: Fields) -> Model:
     """Returns a DeepSeek-V2 (arXiv 2405.04434)."""
     corrected = f.text("topk_method") == "noaux_tc"
-    return _model(f, latent_attention(f), router_bias=corrected)
+    mixer = latent_attention(f)
+    return _model(f, lambda _: mixer, router_bias=corrected)
 
 
 def deepseek_v3(f: Fields) -> Model:
@@ -67,12 +61,34 @@ def deepseek_v3(f: Fields) -> Model:
 
     The correction bias that balances the experts is counted: training changes it.
     """
-    return with_mtp(f, _model(f, latent_attention(f), router_bias=True))
+    mixer = latent_attention(f)
+    return with_mtp(f, _model(f, lambda _: mixer, router_bias=True))
 
 
 def deepseek_v32(f: Fields) -> Model:
-    """Returns a DeepSeek-V3.2: V3 with an indexer in every layer."""
-    return with_mtp(f, _model(f, _indexed(f), router_bias=True))
+    """Returns a DeepSeek-V3.2 or GLM-5: V3 with an indexer in each layer that does not share one."""
+    plain = latent_attention(f)
+    changes = {
+        "index_heads": f.size("index_n_heads"),
+        "index_head_dim": f.size("index_head_dim"),
+    }
+    indexed = plain.model_copy(update=changes)
+    own = _has_indexer(f)
+    model = _model(f, lambda i: indexed if own[i] else plain, router_bias=True)
+    return with_mtp(f, model)
+
+
+def _has_indexer(f: Fields) -> list[bool]:
+    """Returns which layers have an indexer: as listed, else every n-th after the first few."""
+    count = num_layers(f)
+    kinds = layer_types(f, count, ("full", "shared"), "indexer_types")
+    if kinds is not None:
+        return [kind == "full" for kind in kinds]
+    if f.has("index_topk_pattern"):
+        raise f.wrong("index_topk_pattern", "cannot be read", "Write it out as indexer_types")
+    period = f.size("index_topk_freq", default=1)
+    offset = f.count("index_skip_topk_offset", default=2)
+    return [max(i - offset + 1, 0) % period == 0 for i in range(count)]
 
 
 FAMILIES: dict[str, Callable[[Fields], Model]] = {
@@ -81,4 +97,5 @@ FAMILIES: dict[str, Callable[[Fields], Model]] = {
     "kimi_k2": deepseek_v3,
     "glm4_moe_lite": deepseek_v3,
     "deepseek_v32": deepseek_v32,
+    "glm_moe_dsa": deepseek_v32,
 }

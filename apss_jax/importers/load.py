@@ -42,7 +42,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
 
 
 def model_from_json(data: Any, *, file: str | None = None, name: str | None = None) -> Model:
-    """Returns the model in a JSON value: ours when it names a schema, else a Hugging Face config."""
+    """Returns the model in a JSON value: ours if it names a schema, else a Hugging Face config."""
     if isinstance(data, dict) and "schema" in data:
         return Model.from_json(data, file=file)
     return model_from_config(data, file=file, name=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apss_jax.importers.fields import HEADS, HIDDEN, INTERMEDIATE, LAYERS, MAX_LAYERS, Fields
+from apss_jax.importers.fields import HEADS, INTERMEDIATE, LAYERS, MAX_LAYERS, Fields
 from apss_jax.schema.layers import Attention, DenseMlp, Layer, NormKind
 from apss_jax.schema.model import LayerRun, Model, Tower
 
@@ -77,6 +77,22 @@ def gemma4_vision(f: Fields, text_hidden: int) -> Tower:
     )  # fmt: skip
 
 
+def gemma4_audio(f: Fields, text_hidden: int) -> Tower:
+    """Returns Gemma 4's audio tower: convolutions, then conformer layers."""
+    hidden, out = f.size("hidden_size"), f.size("output_proj_dims")
+    first, second = f.counts("subsampling_conv_channels") or (0, 0)
+    kernel = 9
+    subsampling = kernel * (first + first * second) + first + second
+    ends = subsampling + first // 4 * second * hidden + hidden * out + out + out * text_hidden
+    square = hidden * hidden
+    feed_forward = 2 * (8 * square + 2 * hidden)
+    attention = 5 * square + hidden // f.size(*HEADS)  # queries, keys, values, output, positions
+    convolution = 3 * square + f.size("conv_kernel_size") * hidden + 2 * hidden
+    layer = feed_forward + attention + convolution + 3 * hidden
+    layers = f.size(*LAYERS, most=MAX_LAYERS)
+    return Tower(name="audio", hidden_size=hidden, other_parameters=ends + layers * layer)
+
+
 def llama4_vision(f: Fields, text_hidden: int) -> Tower:
     """Returns Llama 4's tower: a class token, pixel shuffle, two projections and the projector."""
     hidden, patch = f.size("hidden_size"), f.size("patch_size")
@@ -95,6 +111,76 @@ def llama4_vision(f: Fields, text_hidden: int) -> Tower:
     )
 
 
-def text_hidden(f: Fields) -> int:
-    """Returns the hidden size of the language model that a tower feeds."""
-    return f.size(*HIDDEN)
+def qwen2_vision(f: Fields, text_hidden: int) -> Tower:
+    """Returns Qwen2-VL's tower: plain layers of its own width and a merger of 2 x 2 patches."""
+    hidden = f.size("embed_dim")
+    inner = Fields(
+        {**f.data, "hidden_size": hidden, "intermediate_size": hidden * f.size("mlp_ratio")},
+        file=f.file, path=f.path,
+    )  # fmt: skip
+    return Tower(
+        name="vision",
+        hidden_size=hidden,
+        layers=vision_layers(inner, norm="layer"),
+        other_parameters=_patches(f, hidden) + _merger(f, hidden, text_hidden, 2 * hidden),
+    )
+
+
+def qwen2_5_vision(f: Fields, text_hidden: int) -> Tower:
+    """Returns Qwen2.5-VL's tower: gated layers with one vector per norm."""
+    hidden = f.size("hidden_size")
+    return Tower(
+        name="vision",
+        hidden_size=hidden,
+        layers=vision_layers(f, norm="rms", gated=True),
+        other_parameters=_patches(f, hidden) + _merger(f, hidden, text_hidden, hidden),
+    )
+
+
+def qwen3_vision(f: Fields, text_hidden: int) -> Tower:
+    """Returns Qwen3-VL's tower: that of Qwen3.5 with a merger for each deep-stacked layer."""
+    hidden, out = f.size("hidden_size"), f.size("out_hidden_size", default=text_hidden)
+    deep = len(f.counts("deepstack_visual_indexes") or ())
+    merged = hidden * f.size("spatial_merge_size", default=2) ** 2
+    tower = qwen3_5_vision(f, text_hidden)
+    parameters = tower.other_parameters + deep * _merger(f, hidden, out, 2 * merged)
+    return tower.model_copy(update={"other_parameters": parameters})
+
+
+def qwen3_5_vision(f: Fields, text_hidden: int) -> Tower:
+    """Returns Qwen3.5's tower: learned positions and one merger."""
+    hidden, out = f.size("hidden_size"), f.size("out_hidden_size", default=text_hidden)
+    f.counts("deepstack_visual_indexes")
+    table = f.size("num_position_embeddings") * hidden
+    return Tower(
+        name="vision",
+        hidden_size=hidden,
+        layers=vision_layers(f, norm="layer"),
+        other_parameters=(
+            _patches(f, hidden) + hidden + table + _merger(f, hidden, out, 2 * hidden)
+        ),
+    )
+
+
+def _patches(f: Fields, hidden: int) -> int:
+    pixels = f.size("in_channels", "in_chans", "num_channels", default=RGB)
+    frames = f.size("temporal_patch_size", default=2)
+    return pixels * frames * f.size("patch_size") ** 2 * hidden
+
+
+def _merger(f: Fields, hidden: int, out: int, norm: int) -> int:
+    merged = hidden * f.size("spatial_merge_size", default=2) ** 2
+    return norm + merged * merged + merged + merged * out + out
+
+
+def pixtral(f: Fields, text_hidden: int, merge: int, *, bias: bool) -> Tower:
+    """Returns Mistral 3's tower: Pixtral, a norm, a patch merger and two projections."""
+    hidden = f.size("hidden_size")
+    pixels = f.size("num_channels", default=RGB) * f.size("patch_size") ** 2
+    projector = hidden + merge * merge * hidden * hidden + (hidden + text_hidden) * text_hidden
+    return Tower(
+        name="vision",
+        hidden_size=hidden,
+        layers=vision_layers(f, norm="rms", bias=False, gated=True),
+        other_parameters=pixels * hidden + hidden + projector + (2 * text_hidden if bias else 0),
+    )

@@ -87,7 +87,7 @@ class Attention(Tagged):
 
 
 class LatentAttention(Tagged):
-    """Multi-head latent attention: low-rank queries, keys and values (DeepSeek-V2, arXiv 2405.04434)."""
+    """Multi-head latent attention: low-rank queries, keys and values (arXiv 2405.04434)."""
 
     kind: Literal["latent_attention"] = "latent_attention"
     num_heads: PositiveInt
@@ -157,7 +157,7 @@ class LinearAttention(Tagged):
     conv_kernel: PositiveInt
 
     def weights(self, hidden_size: int) -> list[Weight]:
-        """Returns the fused input projections, the convolution, the decay vectors and the output."""
+        """Returns the input projections, the convolution, the decay vectors and the output."""
         key = self.num_key_heads * self.key_head_dim
         value = self.num_value_heads * self.value_head_dim
         found = matrix("qkvz", hidden_size, 2 * key + 2 * value, "column")
@@ -232,6 +232,7 @@ class MoeMlp(Tagged):
     router_vectors: NonNegativeInt = 0  # trained vectors of hidden size in the router (Gemma 4)
     router_scales: NonNegativeInt = 0  # trained values per expert beside the router matrix
     shared_intermediate_size: NonNegativeInt = 0  # all shared experts together; 0 means none
+    shared_bias: bool = False
     shared_gate: bool = False  # a sigmoid gate of hidden size on the shared expert
     latent_size: NonNegativeInt = 0  # experts work in this width, between two projections
     parallel_mlp: DenseMlp | None = None  # an ordinary feed-forward part beside the experts
@@ -267,7 +268,11 @@ class MoeMlp(Tagged):
     def _shared_weights(self, hidden_size: int) -> list[Weight]:
         if not self.shared_intermediate_size:
             return []
-        shared = DenseMlp(intermediate_size=self.shared_intermediate_size, gated=self.gated)
+        shared = DenseMlp(
+            intermediate_size=self.shared_intermediate_size,
+            gated=self.gated,
+            bias=self.shared_bias,
+        )
         gate = matrix("shared_gate", hidden_size, 1, "replicated") if self.shared_gate else []
         return shared.weights(hidden_size) + gate
 
@@ -286,8 +291,6 @@ class Layer(Part):
     feed_forward: FeedForward | None = None
     norm: NormKind = "rms"
     num_norms: NonNegativeInt = 2  # of hidden size; 4 where inputs and outputs are normalised
-    extra_vectors: NonNegativeInt = 0  # trained vectors of hidden size: layer scales and the like
-    extra_scalars: NonNegativeInt = 0
     input_embedding_size: NonNegativeInt = 0  # per-layer input: gate and projection (Gemma 4)
 
     def weights(self, hidden_size: int) -> list[Weight]:
@@ -300,8 +303,4 @@ class Layer(Part):
             found += matrix(
                 "input_projection", self.input_embedding_size, hidden_size, "replicated"
             )
-        if self.extra_vectors:
-            found.append(vector("extra", hidden_size, copies=self.extra_vectors))
-        if self.extra_scalars:
-            found.append(vector("scalars", 1, copies=self.extra_scalars))
         return found

@@ -173,6 +173,12 @@ class Model(Document):
         ends = count(self.embedding_weights) + count(self.head_weights)
         return blocks + ends + sum(tower.num_parameters for tower in self.towers)
 
+    @cached_property
+    def num_mtp_parameters(self) -> int:
+        """Returns what multi-token prediction trains beside the model; embedding and head shared."""
+        layers = (run.repeat * count(run.layer.weights(self._hidden)) for run in self.mtp_layers)
+        return sum(layers) + self.mtp_parameters
+
     @property
     def _hidden(self) -> int:
         if self.hidden_size is None:
