@@ -30,6 +30,7 @@ from apss_jax.schema.errors import InputError, Mistake, mistake
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from apss_jax.planning.inputs import Inputs
     from apss_jax.schema.layout import Layout
     from apss_jax.schema.plan import Estimate, Plan
 
@@ -57,6 +58,13 @@ class Question:
     def subject(self) -> Subject:
         """Returns the model and the cluster; raises `InputError`."""
         return load_subject(self.model, self.cluster, self.stack)
+
+    def inputs(self) -> Inputs:
+        """Returns everything but the layout, with defaults filled in; raises `InputError`."""
+        from apss_jax.planning.inputs import gather_inputs
+
+        given = asdict(self)
+        return gather_inputs(given.pop("model"), given.pop("cluster"), **given)
 
     def filled_from(self, plan: Plan) -> Question:
         """Returns the question with the plan's own answers where a flag is not there."""
@@ -146,6 +154,8 @@ def _answer_flags(question: Question, texts: LayoutTexts) -> Answer:
     _refuse_gaps(question)
     if texts.dp is None:
         layout = texts.layout(question.subject().cluster.num_devices)
+    if texts.sequence_parallel is None:
+        layout = flags.with_usual_sequence_parallel(layout, question.inputs())
     return _answer(question, layout, split=split)
 
 

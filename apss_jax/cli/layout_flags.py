@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
 import typer
@@ -12,6 +12,7 @@ from apss_jax.cli.pins import zero_stage
 from apss_jax.cli.values import maybe_number, number_or, one_of, whole_numbers
 
 if TYPE_CHECKING:
+    from apss_jax.planning.inputs import Inputs
     from apss_jax.schema.layout import Layout
     from apss_jax.schema.plan import Recompute, ScheduleName
 
@@ -39,7 +40,8 @@ SequenceParallel = Annotated[
     bool | None,
     typer.Option(
         "--sequence-parallel/--no-sequence-parallel",
-        help="Split activations between collectives over the tensor group too.  [default: no]",
+        help="Split activations between collectives over the tensor group too.  [default: where "
+        "it is legal and the stack has it]",
         show_default=False,
     ),
 ]
@@ -60,6 +62,17 @@ Split = Annotated[
         "  [default: chosen by the exact solver]",
     ),
 ]
+
+
+def with_usual_sequence_parallel(layout: Layout, inputs: Inputs) -> Layout:
+    """Returns the layout with sequence parallelism where a search would use it."""
+    from apss_jax.legality.check import violations
+    from apss_jax.legality.facts import facts_of
+
+    facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
+    split = replace(layout, sequence_parallel=True)
+    legal = set(violations(split, facts)) <= set(violations(layout, facts))
+    return split if legal and facts.family.sequence_parallel else layout
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def test_the_search_document(searched: dict[str, Any]) -> None:
     assert set(searched) == {"schema", "plans", "search", "assumptions", "warnings"}
     assert searched["schema"] == "apss.search_result/1"
     assert set(searched["search"]) == {"candidates", "legal", "fits", "dropped", "elapsed_s"}
-    assert set(searched["search"]["elapsed_s"]) == {"total", "load", "partition", "cost"}
+    assert set(searched["search"]["elapsed_s"]) >= {"total", "load", "partition", "cost"}
     assert [plan["rank"] for plan in searched["plans"]] == [1, 2]
 
 
