@@ -25,7 +25,7 @@ from apss_jax.cost.slots import (
     without_unsent,
 )
 
-__all__ = ["Simulation", "StageTimes", "simulate"]
+__all__ = ["Simulation", "StageTimes", "round_time", "simulate"]
 
 # Share of the time so far by which two states of a settled schedule may differ, by bytes of dtype.
 _SETTLED_FRACTION = {4: 1e-6, 8: 1e-12}
@@ -79,7 +79,7 @@ def _simulate_lanes(table: ScheduleTable, times: StageTimes) -> Simulation:
     bounds = jnp.asarray([0, table.repeat_start, table.repeat_stop, table.num_slots], jnp.int32)
     _, states = lax.scan(run, initial_state(table, times), (bounds[:-1], bounds[1:]))
     before, after, last = (jax.tree.map(lambda values, i=i: values[i], states) for i in range(3))
-    round_s, is_exact = _round(table, before, after)
+    round_s, is_exact = round_time(table, before, after)
     waited_s = after.transfer_wait_s - before.transfer_wait_s
     last = last._replace(
         free_s=last.free_s + table.num_repeats * round_s[None],
@@ -125,7 +125,7 @@ def _from_lanes(values: jax.Array, axis_size: int) -> jax.Array:
     return jnp.moveaxis(values.reshape(*values.shape[:-1], axis_size, -1), -2, 0)
 
 
-def _round(
+def round_time(
     table: ScheduleTable, before: State, after: State
 ) -> tuple[Float[jax.Array, "batch"], Bool[jax.Array, "batch"]]:
     """Returns the time between two states one round apart, and whether all else is the same."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from instances import one, random_times
@@ -10,7 +11,8 @@ from instances import one, random_times
 from apss_jax.cost.extrapolate import simulate_extrapolated
 from apss_jax.cost.op_table import ScheduleTable, pad_table
 from apss_jax.cost.schedule import build_folded_table, build_table
-from apss_jax.cost.simulate import Simulation, StageTimes, simulate
+from apss_jax.cost.simulate import Simulation, StageTimes, round_time, simulate
+from apss_jax.cost.slots import State
 from apss_jax.cost.timeline import timeline
 
 PLANS, STAGES, CHUNKS = 64, 8, 2
@@ -73,6 +75,38 @@ def test_every_plan_equals_the_full_simulation(
     got = simulate_extrapolated(*sizes, make_times(2))
     assert got.is_exact.all()
     _assert_equal(got, _run(build_table(*sizes), make_times(2)), tolerance=1e-5)
+
+
+def _round_later(table: ScheduleTable, before: State, round_s: float) -> State:
+    period = table.repeat_stop - table.repeat_start
+    arrival_s = np.roll(before.arrival_s[:-1], period, axis=0) + round_s
+    after = jax.tree.map(lambda values: values + round_s, before)
+    return after._replace(arrival_s=np.concatenate([arrival_s, before.arrival_s[-1:]]))
+
+
+def _is_exact(table: ScheduleTable, before: State, after: State) -> bool:
+    states = (jax.tree.map(jnp.asarray, state) for state in (before, after))
+    return bool(round_time(table, *states)[1][0])
+
+
+@pytest.mark.parametrize("field", State._fields)
+def test_each_part_of_the_state_must_repeat(field: str) -> None:
+    """One stage, link or message that is out of step makes the round unsettled; nothing else does.
+
+    What a stage waited so far, and messages that were read, have no bearing on what follows.
+    """
+    table = build_folded_table("1f1b", 3, 50)
+    values = np.random.default_rng(0).uniform(50.0, 60.0, (table.history_slots + 1, 3, 1))
+    before = State(*values[:4], arrival_s=values)
+    after = _round_later(table, before, round_s=7.0)
+    assert _is_exact(table, before, after)
+    for place in np.ndindex(getattr(after, field).shape[:-1]):
+        late = getattr(after, field).copy()
+        late[place] += 0.01
+        matters = field != "transfer_wait_s"
+        if field == "arrival_s":
+            matters = np.pad(table.is_carried, ((0, 1), (0, 0)))[place]
+        assert _is_exact(table, before, after._replace(**{field: late})) == (not matters)
 
 
 def test_a_queue_that_builds_up_slowly_is_not_extrapolated() -> None:

@@ -222,3 +222,15 @@ def test_a_folded_table_holds_as_many_micro_batches(sizes: tuple[str, int, int, 
     folded, full = build_folded_table(*sizes), build_table(*sizes)
     assert folded.num_repeats > 0
     assert np.array_equal(peak_in_flight(folded), peak_in_flight(full))
+
+
+@pytest.mark.parametrize("sizes", [("1f1b", 6, 40, 1), ("interleaved_1f1b", 4, 40, 3)])
+def test_messages_under_way_at_the_fold_are_marked(sizes: tuple[str, int, int, int]) -> None:
+    """In the full table, no op after the fold awaits an unmarked message from before it."""
+    folded, full = build_folded_table(*sizes), build_table(*sizes)
+    stop, history = folded.repeat_stop, folded.history_slots
+    source_slot, source_stage = full.source_slot[stop:], full.source_stage[stop:]
+    crosses = (source_slot >= 0) & (source_slot < stop)
+    assert crosses.any()
+    assert folded.is_carried[source_slot[crosses] % history, source_stage[crosses]].all()
+    assert not folded.is_carried.all()
