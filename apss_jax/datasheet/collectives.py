@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from apss_jax.datasheet.attention import state_values
-from apss_jax.datasheet.grid import Grid, SettingColumn
+from apss_jax.datasheet.grid import Grid, SettingColumn, SettingFlags
 from apss_jax.datasheet.layer_facts import LayerFacts
 from apss_jax.schema.layers import Attention, LatentAttention
 from apss_jax.schema.tables import COMM_KINDS
@@ -34,12 +34,12 @@ class Traffic:
         """Returns both together."""
         return Traffic(self.num_bytes + other.num_bytes, self.calls + other.calls)
 
-    def times(self, factor: SettingColumn | float) -> Traffic:
+    def times(self, factor: SettingColumn | SettingFlags | float) -> Traffic:
         """Returns the traffic that many times over."""
         return Traffic(self.num_bytes * factor, self.calls * factor)
 
 
-def all_reduces(count: float, num_bytes: SettingColumn) -> Traffic:
+def all_reduces(count: int, num_bytes: SettingColumn) -> Traffic:
     """Returns `count` all-reduces of a buffer."""
     return Traffic(2.0 * count * num_bytes, np.full_like(num_bytes, 2.0 * count))
 

@@ -47,7 +47,7 @@ class Grid:
         """Returns the tokens of one micro-batch over all context ranks."""
         return self.micro_batch * self.seq_len
 
-    def with_sequence(self, seq_len: float) -> Grid:
+    def with_sequence(self, seq_len: int) -> Grid:
         """Returns the grid of a tower, whose own sequence no context rank divides."""
         ones = np.ones_like(self.seq_len)
         fields = {**self.__dict__, "seq_len": seq_len * ones, "context_parallel": ones}
@@ -88,7 +88,7 @@ def measured_grid(rows: Sequence[LayerMeasurement], precision: Precision) -> Gri
     )
 
 
-def _column(values: Sequence[float]) -> SettingColumn:
+def _column(values: Sequence[int]) -> SettingColumn:
     return np.asarray(values, dtype=np.float64)[:, None]
 
 

@@ -26,7 +26,7 @@ class Held:
         """Returns both together."""
         return Held(self.dense + other.dense, self.expert + other.expert)
 
-    def times(self, factor: float) -> Held:
+    def times(self, factor: int) -> Held:
         """Returns that many copies."""
         return Held(self.dense * factor, self.expert * factor)
 

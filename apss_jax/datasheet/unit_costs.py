@@ -49,7 +49,7 @@ class UnitCosts:
         forward_s = times.forward_s * self.is_measured[:, 0] * (1.0 + repeats)
         return forward_s + times.backward_s * self.is_measured[:, 1]
 
-    def plus(self, other: UnitCosts, repeat: float, grid: Grid) -> UnitCosts:
+    def plus(self, other: UnitCosts, repeat: int, grid: Grid) -> UnitCosts:
         """Returns these and another unit's costs, the latter `repeat` times over."""
         return UnitCosts(
             work=self.work.plus(other.times(grid), repeat),

@@ -30,7 +30,7 @@ class Work:
     host_forward_s: TypeTimes
     host_backward_s: TypeTimes
 
-    def plus(self, times: Times, repeat: float) -> Work:
+    def plus(self, times: Times, repeat: int) -> Work:
         """Returns this work and that of layers beside it, `repeat` times over.
 
         Their launches are already in `times`, which therefore counts as device time.
