@@ -22,6 +22,15 @@ def domains_of(cluster: ClusterProfile) -> Domains:
     return tuple(sizes)
 
 
+def domain_types_of(cluster: ClusterProfile) -> tuple[int, ...]:
+    """Returns the device type of each domain, as an index into the cluster's used types."""
+    found: list[int] = []
+    for group in cluster.nodes:
+        index = cluster.used_types.index(group.device_type)
+        found += [index] * -(-group.count // group.nodes_per_domain)
+    return tuple(found)
+
+
 def tensor_groups(
     domains: Domains, degrees: Int[np.ndarray, " batch"]
 ) -> Int[np.ndarray, " batch"]:

@@ -9,7 +9,12 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Int
 
-from apss_jax.legality.domains import Domains, domains_of, tensor_groups
+from apss_jax.legality.domains import (
+    Domains,
+    domain_types_of,
+    domains_of,
+    tensor_groups,
+)
 from apss_jax.legality.frameworks import Family, family_of
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.layers import Attention, DenseMlp, Layer, MoeMlp, StateSpace
@@ -29,7 +34,9 @@ class Facts:
     num_devices: int
     domains: Domains
     device_types: tuple[str, ...]
+    domain_types: tuple[int, ...]  # of each domain, an index into device_types
     largest_memory_bytes: int  # of one device, the largest type
+    smallest_memory_bytes: int
     num_layers: int
     has_ends: bool  # whether embedding and head can be cut off, as they can unless it is a table
     heads: Counts  # must be divided by the tensor degree
@@ -78,7 +85,9 @@ def facts_of(model: Model, cluster: ClusterProfile, workload: Workload, stack: S
         num_devices=cluster.num_devices,
         domains=domains_of(cluster),
         device_types=types,
+        domain_types=domain_types_of(cluster),
         largest_memory_bytes=max(cluster.device_types[name].memory_bytes for name in types),
+        smallest_memory_bytes=min(cluster.device_types[name].memory_bytes for name in types),
         num_layers=model.num_layers,
         has_ends=model.table is None,
         heads=_distinct(pair for layer in layers for pair in _heads(layer)),

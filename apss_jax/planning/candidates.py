@@ -1,0 +1,97 @@
+"""From a problem to the layouts that are worth costing, with how many were dropped and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+
+from apss_jax.legality.facts import Facts
+from apss_jax.planning.enumeration import Pins, enumerate_layouts, layout_blocks
+from apss_jax.planning.heuristics import Bounds, View, beaten, propose
+from apss_jax.schema.layout import Layouts
+
+NEAREST: Final = 64  # layouts kept when nothing can fit: what a search reports as missing
+SLACK: Final = 1.1  # on the step time that a plain partition surely reaches
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Layouts to cost, how many legal ones there were, and how many were dropped why."""
+
+    layouts: Layouts
+    num_legal: int
+    dropped: dict[str, int]
+
+
+def all_candidates(facts: Facts, pins: Pins | None = None) -> Candidates:
+    """Returns every legal layout, as if no policy existed."""
+    layouts = enumerate_layouts(facts, pins)
+    return Candidates(layouts, len(layouts), {})
+
+
+def find_candidates(facts: Facts, bounds: Bounds, pins: Pins | None = None) -> Candidates:
+    """Returns the layouts that the policy proposes.
+
+    Blocks are pruned as they are generated, so that memory stays bounded. Where nothing can fit,
+    the layouts that come nearest are kept, so that a search can say what is missing.
+    """
+    dropped: Counter[str] = Counter()
+    kept = _Kept()
+    legal = 0
+    for block in layout_blocks(facts, pins):
+        legal += len(block)
+        view = bounds.look_at(block)
+        proposed, counts = propose(view)
+        dropped.update(counts)
+        kept.add(view, proposed)
+    survivors = kept.survivors(dropped)
+    return Candidates(survivors, legal, {name: n for name, n in dropped.items() if n})
+
+
+class _Kept:
+    """What earlier blocks left, and the step time that some layout among them surely reaches."""
+
+    def __init__(self) -> None:
+        self._views: list[View] = []
+        self._nearest: list[tuple[np.ndarray, Layouts]] = []
+        self._limit_s = np.inf
+
+    def add(self, block: View, proposed: View) -> None:
+        """Adds what is proposed of a block."""
+        if not len(proposed.layouts):
+            order = np.argsort(block.lower_bytes, kind="stable")[:NEAREST]
+            self._nearest.append((block.lower_bytes[order], block.layouts.take(order)))
+            return
+        reached = np.where(proposed.surely_fits(), proposed.step.upper_s, np.inf)
+        self._limit_s = min(self._limit_s, SLACK * float(reached.min()))
+        self._views.append(proposed.take(proposed.step.lower_s <= np.inf))
+
+    def survivors(self, dropped: Counter[str]) -> Layouts:
+        """Returns what can still win, or the nearest misses; counts what it drops."""
+        if not self._views:
+            return self._nearest_misses(dropped)
+        parts = []
+        for view in self._views:
+            slower = beaten(view, self._limit_s)
+            dropped.update({name: int(mask.sum()) for name, mask in slower.items()})
+            parts.append(view.layouts.take(~np.any(list(slower.values()), axis=0)))
+        return _joined(parts)
+
+    def _nearest_misses(self, dropped: Counter[str]) -> Layouts:
+        if not self._nearest:
+            return _joined([])
+        needs = np.concatenate([need for need, _ in self._nearest])
+        rows = _joined([layouts for _, layouts in self._nearest])
+        order = np.argsort(needs, kind="stable")[:NEAREST]
+        dropped["memory_lower_bound"] -= len(order)
+        return rows.take(order)
+
+
+def _joined(parts: list[Layouts]) -> Layouts:
+    empty = np.zeros(0, dtype=np.int32)
+    names = [field.name for field in fields(Layouts)]
+    columns = [[getattr(part, name) for part in parts] or [empty] for name in names]
+    return Layouts(*(np.concatenate(column) for column in columns))

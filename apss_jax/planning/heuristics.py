@@ -1,0 +1,208 @@
+"""The heuristic policy: which legal layouts are not worth costing, each for a named reason.
+
+Every reason is an argument that another layout, or none of its partitions, can be better under the
+cost model. Where an argument rests on a partition that is not known yet, its docstring says what it
+assumes; `benchmarks` and tests compare the policy with costing everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from apss_jax.legality.facts import Facts
+from apss_jax.planning.figures import SettingFigures, TablesFn, settings_of
+from apss_jax.planning.memory_bounds import MemoryBounds, PerLayout
+from apss_jax.planning.memory_risk import usable_bytes
+from apss_jax.planning.time_bounds import StepBounds, TimeBounds
+from apss_jax.schema.cluster import ClusterProfile
+from apss_jax.schema.layout import RECOMPUTE, Layouts
+from apss_jax.schema.stack import Stack
+
+Mask = Bool[np.ndarray, " batch"]
+NONE, SELECTIVE, FULL = (RECOMPUTE.index(name) for name in ("none", "selective", "full"))
+ZERO3_EXPOSED: Final = 0.15  # of its gathering, which no compute hides in the cost model
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is known of a problem's layouts before any is costed."""
+
+    facts: Facts
+    stack: Stack
+    memory: MemoryBounds
+    time: TimeBounds
+    tables: TablesFn
+
+    @staticmethod
+    def of(
+        facts: Facts, cluster: ClusterProfile, stack: Stack, tables: TablesFn, weight_bytes: float
+    ) -> Bounds:
+        """Returns the bounds of a problem; `tables` gives the unit tables of settings."""
+        memory = MemoryBounds(stack, weight_bytes, facts.global_batch)
+        return Bounds(facts, stack, memory, TimeBounds(facts, cluster, stack, weight_bytes), tables)
+
+    def look_at(self, layouts: Layouts) -> View:
+        """Returns some layouts with everything that bounds say of them."""
+        settings, index = settings_of(layouts)
+        return View(self, layouts, SettingFigures.of(self.tables(settings)), index)
+
+    @cached_property
+    def largest_bytes(self) -> float:
+        """Returns the largest predicted need that fits on any device."""
+        return float(usable_bytes(np.array(self.facts.largest_memory_bytes), self.stack))
+
+    @cached_property
+    def smallest_bytes(self) -> float:
+        """Returns the largest predicted need that fits on every device."""
+        return float(usable_bytes(np.array(self.facts.smallest_memory_bytes), self.stack))
+
+
+@dataclass(frozen=True)
+class View:
+    """Layouts with their figures; a narrower view shares the figures."""
+
+    bounds: Bounds
+    layouts: Layouts
+    figures: SettingFigures
+    index: Int[np.ndarray, " batch"]
+
+    def take(self, chosen: Mask) -> View:
+        """Returns the view of some of the layouts."""
+        return replace(self, layouts=self.layouts.take(chosen), index=self.index[chosen])
+
+    def surely_fits(self) -> Mask:
+        """Returns which layouts fit on every device under every partition worth having."""
+        share = self.bounds.time.longest_share(self.layouts, self.figures, self.index)
+        upper = self.bounds.memory.upper_bytes(self.layouts, self.figures, self.index, share)
+        return upper <= self.bounds.smallest_bytes
+
+    @cached_property
+    def lower_bytes(self) -> PerLayout:
+        """Returns what the fullest stage needs at least."""
+        return self.bounds.memory.lower_bytes(self.layouts, self.figures, self.index)
+
+    @cached_property
+    def step(self) -> StepBounds:
+        """Returns the bounds on the step time."""
+        return self.bounds.time.step_bounds(self.layouts, self.figures, self.index)
+
+
+def memory_lower_bound(view: View) -> Mask:
+    """Drops what cannot fit: under every partition some stage exceeds the largest device."""
+    return view.lower_bytes > view.bounds.largest_bytes
+
+
+def unsharded_optimizer(view: View) -> Mask:
+    """Drops ZeRO 0 where ZeRO 1 is listed and shares the optimizer with someone.
+
+    ZeRO 1 gathers parameters where ZeRO 0 gathers gradients, so it sends no more wherever a
+    gradient is sent in at least as many bytes as a parameter; it updates less and holds less.
+    """
+    no_wider = view.bounds.stack.reduced_gradient_bytes >= view.bounds.memory.weight_bytes
+    layouts = view.layouts
+    shared = layouts.data_parallel * layouts.context_parallel > 1
+    return (layouts.zero_stage == 0) & shared & no_wider & bool(np.any(layouts.zero_stage == 1))
+
+
+def needless_recompute(view: View) -> Mask:
+    """Drops recomputation where less of it surely fits, or where it saves nothing.
+
+    The same partition with less recomputation takes no longer, and fits by the bound from above,
+    which assumes that a best partition has no stage longer than an even one can afford.
+    """
+    kinds = np.unique(view.layouts.recompute)
+    found = np.zeros(len(view.layouts), dtype=bool)
+    for less in kinds[:-1].tolist():
+        rows = (view.layouts.recompute > less) & ~found
+        lighter = _with(view.take(rows), recompute=less)
+        saved = view.figures.saved.total[view.index[rows]]
+        fits = lighter.surely_fits()
+        found[rows] = fits | (saved >= lighter.figures.saved.total[lighter.index])
+    return found
+
+
+def needless_sharding(view: View) -> Mask:
+    """Drops ZeRO 2 and 3 where a lower stage is listed, surely fits and is no slower.
+
+    ZeRO 2 takes the time of ZeRO 1. ZeRO 3 gathers weights for each pass of each micro-batch, of
+    which a part is never hidden; where that part alone is at least what lower stages leave exposed
+    once per step, it cannot be faster.
+    """
+    found = np.zeros(len(view.layouts), dtype=bool)
+    for less in (1, 2):
+        if not np.any(view.layouts.zero_stage == less):
+            continue
+        rows = (view.layouts.zero_stage > less) & ~found & _no_slower(view)
+        found[rows] = _with(view.take(rows), zero_stage=less).surely_fits()
+    return found
+
+
+def _no_slower(view: View) -> Mask:
+    """Returns where a lower ZeRO stage (1 or 2) is no slower than the layout's own 2 or 3."""
+    stack, gather = view.bounds.stack, view.bounds.memory.weight_bytes
+    scatter, exposed = stack.reduced_gradient_bytes, stack.gradient_exposed_fraction
+    layouts = view.layouts
+    counts = view.bounds.facts.global_batch // (layouts.data_parallel * layouts.micro_batch)
+    in_bytes = exposed * (scatter + gather) <= ZERO3_EXPOSED * (2 * counts * gather + scatter)
+    in_calls = exposed * 2 <= ZERO3_EXPOSED * (2 * counts + 1)
+    return (layouts.zero_stage == 2) | (in_bytes & in_calls)
+
+
+ReasonFn = Callable[[View], Mask]
+"""Returns which layouts of a view to drop for this reason."""
+
+REASONS: Final[tuple[ReasonFn, ...]] = (
+    memory_lower_bound,
+    unsharded_optimizer,
+    needless_sharding,
+    needless_recompute,
+)
+
+
+def propose(view: View) -> tuple[View, dict[str, int]]:
+    """Returns the layouts that no reason drops, and how many each reason dropped, in order."""
+    counts: dict[str, int] = {}
+    for reason in REASONS:
+        dropped = reason(view)
+        counts[reason.__name__] = int(dropped.sum())
+        view = view.take(~dropped)
+    return view, counts
+
+
+def beaten(view: View, limit_s: float) -> Mapping[str, Mask]:
+    """Returns which layouts cannot be as fast as `limit_s`, by the first cause that says so.
+
+    * `idle_devices`: their share of the work alone takes longer, though all devices would do;
+    * `slow_compute`: it takes longer, whichever devices are idle (recomputation, small products);
+    * `bubble`: with the filling and draining of the pipeline it does;
+    * `layer_comm`: with the collectives inside layers, on the fastest links there are, it does.
+    """
+    layouts, step = view.layouts, view.step
+    used = layouts.tensor_parallel.astype(float) * layouts.pipeline_parallel
+    used *= layouts.data_parallel * layouts.context_parallel
+    busy = step.work_s * used / view.bounds.facts.num_devices
+    slow = step.work_s > limit_s
+    filled = (step.filled_s > limit_s) & ~slow
+    return {
+        "idle_devices": slow & (busy <= limit_s),
+        "slow_compute": slow & (busy > limit_s),
+        "bubble": filled,
+        "layer_comm": (step.lower_s > limit_s) & ~slow & ~filled,
+    }
+
+
+def _with(view: View, **changed: int) -> View:
+    """Returns a view of the same layouts with some columns set to one value."""
+    columns = {
+        name: np.full_like(getattr(view.layouts, name), value) for name, value in changed.items()
+    }
+    layouts = replace(view.layouts, **columns)
+    if changed.keys() & {"recompute"}:
+        return view.bounds.look_at(layouts) if len(layouts) else replace(view, layouts=layouts)
+    return replace(view, layouts=layouts)
