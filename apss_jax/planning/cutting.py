@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from apss_jax.cost.communication import OPTIMIZER_SHARDED_BYTES, OPTIMIZER_WHOLE_BYTES
 from apss_jax.cost.op_table import peak_in_flight
 from apss_jax.cost.schedule import build_folded_table
 from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
-from apss_jax.partitioning.exact import solve_exact
+from apss_jax.partitioning.exact import solve_exact_many
 from apss_jax.partitioning.instance import PartitionInstance
-from apss_jax.planning.choice import Choice, Offsets
+from apss_jax.planning.choice import Choice
 from apss_jax.planning.memory_risk import usable_bytes
 from apss_jax.planning.placement import Placement
+from apss_jax.planning.tables import CostTables
 from apss_jax.problem import Problem
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.layout import Layout
@@ -36,6 +37,11 @@ class Candidate:
     placement: Placement
     num_micro_batches: int
 
+    @property
+    def num_pieces(self) -> int:
+        """Returns how many virtual stages there are."""
+        return self.layout.pipeline_parallel * self.layout.virtual_stages
+
 
 @dataclass(frozen=True, eq=False)
 class Cutter:
@@ -46,43 +52,39 @@ class Cutter:
     problem: Problem
     solver: str
 
-    def choice(self, candidate: Candidate, table: UnitTable) -> Choice | None:
-        """Returns the candidate with its cuts; None when there are more stages than units."""
-        offsets = self.cut(candidate, table)
-        if offsets is None:
-            return None
-        return Choice(candidate.layout, candidate.placement, offsets, candidate.num_micro_batches)
-
-    def cut(self, candidate: Candidate, table: UnitTable) -> Offsets | None:
-        """Returns the units at which virtual stages begin and end; None when there are too few.
+    def choices(self, candidates: Sequence[Candidate], tables: CostTables) -> list[Choice]:
+        """Returns the candidates with their cuts.
 
         Where no partition keeps to the memory, the best one without that limit is returned, so
         that the shortfall can be told.
         """
-        layout = candidate.layout
-        pieces = layout.pipeline_parallel * layout.virtual_stages
-        if pieces > table.num_units:
-            return None
-        if pieces == 1:
-            return np.array([0, table.num_units])
-        cuts = self._cuts(candidate, table, pieces)
-        return np.concatenate([[0], cuts + 1, [table.num_units]])
+        own = [tables.by_setting[candidate.layout.setting] for candidate in candidates]
+        cuts = self._cuts(candidates, own)
+        return [
+            Choice(
+                candidate.layout,
+                candidate.placement,
+                np.concatenate([[0], found + 1, [table.num_units]]),
+                candidate.num_micro_batches,
+            )
+            for candidate, table, found in zip(candidates, own, cuts, strict=True)
+        ]
 
-    def _cuts(self, candidate: Candidate, table: UnitTable, pieces: int) -> np.ndarray:
+    def _cuts(
+        self, candidates: Sequence[Candidate], tables: Sequence[UnitTable]
+    ) -> list[Int[np.ndarray, " cuts"]]:
+        pairs = list(zip(candidates, tables, strict=True))
         if self.solver == "uniform":
-            return _whole_layers(uniform_cuts, table, pieces)
+            return [_whole_layers(table, candidate.num_pieces) for candidate, table in pairs]
         if self.solver == "balanced":
-            held = table.dense_parameters + table.expert_parameters
-            return balanced_cuts(held, pieces)
-        instance = self._instance(candidate, table)
-        found = solve_exact(instance)
-        return found.cuts if found.cuts is not None else self._unlimited(instance)
-
-    def _unlimited(self, instance: PartitionInstance) -> np.ndarray:
-        free = np.full_like(instance.capacity_bytes, np.inf)
-        found = solve_exact(PartitionInstance(**{**vars(instance), "capacity_bytes": free}))
-        assert found.cuts is not None  # without limits any split into non-empty stages is feasible
-        return found.cuts
+            return [_by_parameters(table, candidate.num_pieces) for candidate, table in pairs]
+        instances = [self._instance(candidate, table) for candidate, table in pairs]
+        found = solve_exact_many(instances)
+        missing = [i for i, partition in enumerate(found) if partition is None]
+        free = solve_exact_many([_unlimited(instances[i]) for i in missing])
+        for i, partition in zip(missing, free, strict=True):
+            found[i] = partition
+        return [partition.cuts for partition in found if partition is not None]
 
     def _instance(self, candidate: Candidate, table: UnitTable) -> PartitionInstance:
         """Virtual stages form one chain; a stage's chunks share its memory in equal parts."""
@@ -139,23 +141,32 @@ class Cutter:
             candidate.num_micro_batches,
             layout.virtual_stages,
         )
-        return state_bytes(layout, table, self.problem) + held.reshape(-1, 1) * table.saved_bytes
+        states = state_bytes(layout, table, self.problem, tied=candidate.num_pieces > 1)
+        return states + held.reshape(-1, 1) * table.saved_bytes
 
 
-def state_bytes(layout: Layout, table: UnitTable, problem: Problem) -> Float[np.ndarray, " units"]:
-    """Returns weights, gradients and optimizer of each unit on one device under its ZeRO stage."""
+def state_bytes(
+    layout: Layout, table: UnitTable, problem: Problem, *, tied: bool
+) -> Float[np.ndarray, " units"]:
+    """Returns weights, gradients and optimizer of each unit on one device under its ZeRO stage.
+
+    `tied` counts the copy of a tied token table that a head apart from the embedding holds.
+    """
     shards = layout.data_parallel * layout.context_parallel
-    owners = (shards, max(shards // layout.expert_parallel, 1))
+    dense = table.dense_parameters.copy()
+    dense[-1] += table.tied_parameters if tied else 0.0
     parts = (
         (float(problem.weight_bytes), 3),
         (float(problem.gradient_bytes), 2),
         (float(problem.optimizer_bytes), 1),
     )
-    total = np.zeros(table.num_units)
-    for spread, held in zip(owners, (table.dense_parameters, table.expert_parameters), strict=True):
-        each = sum(size / (spread if layout.zero_stage >= stage else 1) for size, stage in parts)
-        total += each * held
-    return total
+
+    def held(parameters: np.ndarray, owners: int) -> np.ndarray:
+        each = sum(size / (owners if layout.zero_stage >= stage else 1) for size, stage in parts)
+        return each * parameters
+
+    experts = max(shards // layout.expert_parallel, 1)
+    return held(dense, shards) + held(table.expert_parameters, experts)
 
 
 @lru_cache(maxsize=4096)
@@ -173,12 +184,20 @@ def _sent_s(placement: Placement, table: UnitTable) -> Float[np.ndarray, "bounda
     return 2.0 * (moved + placement.transfer_s_per_call)
 
 
-def _whole_layers(
-    solve: Callable[[int, int], np.ndarray], table: UnitTable, pieces: int
-) -> np.ndarray:
+def _unlimited(instance: PartitionInstance) -> PartitionInstance:
+    """Returns the instance without memory limits: then any split into stages is feasible."""
+    return replace(instance, capacity_bytes=np.full_like(instance.capacity_bytes, np.inf))
+
+
+def _whole_layers(table: UnitTable, pieces: int) -> Int[np.ndarray, " cuts"]:
     """Returns a split that counts layers alone; the ends join the first and the last stage."""
     ends = int(table.has_ends)
     layers = table.num_units - 2 * ends
     if pieces > layers:
-        return solve(table.num_units, pieces)
-    return solve(layers, pieces) + ends
+        return uniform_cuts(table.num_units, pieces)
+    return uniform_cuts(layers, pieces) + ends
+
+
+def _by_parameters(table: UnitTable, pieces: int) -> Int[np.ndarray, " cuts"]:
+    """Returns the split whose largest stage has the fewest parameters."""
+    return balanced_cuts(table.dense_parameters + table.expert_parameters, pieces)

@@ -107,7 +107,7 @@ class PlanWriter:
             step_time_low_s=step_s / (1.0 + error),
             step_time_high_s=step_s * (1.0 + error),
             tokens_per_s=self.inputs.workload.tokens / step_s,
-            mfu_fraction=flops / step_s / peak if peak and flops else None,
+            mfu_fraction=flops / step_s / peak if peak and flops > 0 else None,  # NaN: unknown
             bubble_fraction=parts["pipeline_bubble"] / step_s,
             breakdown_s=Breakdown(**parts),
         )

@@ -8,7 +8,7 @@ import numpy as np
 
 from apss_jax.legality.facts import Facts, facts_of
 from apss_jax.legality.plan_check import layout_of, plan_violations
-from apss_jax.planning.choice import Choice, Offsets
+from apss_jax.planning.choice import Choice
 from apss_jax.planning.costing import cost_choices
 from apss_jax.planning.cutting import Candidate, Cutter
 from apss_jax.planning.documents import PlanWriter
@@ -147,8 +147,7 @@ def _costed(inputs: Inputs, plan: Plan, facts: Facts) -> Plan:
     tables = cost_tables(inputs, [layout.setting])
     placement = _placement(inputs, plan, layout)
     candidate = Candidate(layout, placement, plan.num_micro_batches)
-    offsets = _offsets(inputs, plan, candidate, tables, facts)
-    choice = Choice(layout, placement, offsets, plan.num_micro_batches)
+    choice = _choice(inputs, plan, candidate, tables, facts)
     costs = cost_choices(tables.problem, tables.index, [choice])
     writer = PlanWriter(inputs, tables)
     written = writer.plan(choice, costs, 0)
@@ -172,15 +171,15 @@ def _given_devices(plan: Plan, layout: Layout) -> DeviceGrid | None:
     return flat.reshape(layout.pipeline_parallel, *ranks)
 
 
-def _offsets(
+def _choice(
     inputs: Inputs, plan: Plan, candidate: Candidate, tables: CostTables, facts: Facts
-) -> Offsets:
-    table = tables.by_setting[candidate.layout.setting]
-    if plan.stages:
-        chunks = [s.chunks[c] for c in range(plan.virtual_stages) for s in plan.stages]
-        ends = int(facts.has_ends)
-        sizes = [k.num_layers + ends * (k.embedding + k.head) for k in chunks]
-        return np.concatenate([[0], np.cumsum(sizes)])
-    offsets = Cutter(inputs.cluster, inputs.stack, tables.problem, "exact").cut(candidate, table)
-    assert offsets is not None  # the rule "pipeline_layers" holds
-    return offsets
+) -> Choice:
+    if not plan.stages:
+        return Cutter(inputs.cluster, inputs.stack, tables.problem, "exact").choices(
+            [candidate], tables
+        )[0]
+    chunks = [s.chunks[c] for c in range(plan.virtual_stages) for s in plan.stages]
+    ends = int(facts.has_ends)
+    sizes = [chunk.num_layers + ends * (chunk.embedding + chunk.head) for chunk in chunks]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Choice(candidate.layout, candidate.placement, offsets, candidate.num_micro_batches)

@@ -122,7 +122,7 @@ def cost_lineup(
         if len(choices) >= MAX_COSTED:
             dropped["search_budget"] += len(hopeful)
             continue
-        fresh = _cut(cutter, tables, lineup, hopeful)
+        fresh = cutter.choices([lineup.candidates[row] for row in hopeful], tables)
         clock.lap("partition")
         if not fresh:
             continue
@@ -134,14 +134,6 @@ def cost_lineup(
         clock.lap("cost")
     fitting = np.concatenate(fits) if fits else np.zeros(0, bool)
     return Found(choices, joined(parts), fitting, {k: n for k, n in dropped.items() if n})
-
-
-def _cut(cutter: Cutter, tables: CostTables, lineup: Lineup, rows: np.ndarray) -> list[Choice]:
-    found = []
-    for row in rows:
-        candidate = lineup.candidates[row]
-        found.append(cutter.choice(candidate, tables.by_setting[candidate.layout.setting]))
-    return [choice for choice in found if choice is not None]
 
 
 def _limit_s(parts: Sequence[Costs], fits: Sequence[np.ndarray], top: int) -> float:

@@ -114,12 +114,9 @@ def fits_somewhere(inputs: Inputs, pins: Pins) -> bool:
     weight = [average_bytes(candidate, tables) for candidate in candidates]
     lightest = [candidates[i] for i in np.argsort(weight, kind="stable")[:LIGHTEST]]
     cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, "exact")
-    choices = [cutter.choice(one, tables.by_setting[one.layout.setting]) for one in lightest]
-    made = [choice for choice in choices if choice is not None]
-    if not made:
-        return False
-    costs = cost_choices(tables.problem, tables.index, made)
-    return bool((excess_bytes(inputs, made, costs) < 0).any())
+    choices = cutter.choices(lightest, tables)
+    costs = cost_choices(tables.problem, tables.index, choices)
+    return bool((excess_bytes(inputs, choices, costs) < 0).any())
 
 
 def average_bytes(candidate: Candidate, tables: CostTables) -> float:
@@ -129,4 +126,5 @@ def average_bytes(candidate: Candidate, tables: CostTables) -> float:
     stages = layout.pipeline_parallel
     held = in_flight(layout.schedule, stages, candidate.num_micro_batches, layout.virtual_stages)
     activations = table.saved_bytes.sum() * held.mean() / stages
-    return float(state_bytes(layout, table, tables.problem).sum() / stages + activations)
+    states = state_bytes(layout, table, tables.problem, tied=stages > 1)
+    return float(states.sum() / stages + activations)
