@@ -12,14 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from apss_jax.datasheet.collectives import all_reduces
 from apss_jax.datasheet.grid import Grid
 from apss_jax.datasheet.work import BACKWARD_PRODUCTS, other_part, smooth_maximum
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.errors import InputError, mistake
 from apss_jax.schema.model import LayerTable, TableRow
 from apss_jax.schema.stack import Stack
-from apss_jax.schema.tables import COMM_KINDS, Setting, UnitTable
+from apss_jax.schema.tables import COMM_KINDS, PASSES, Setting, UnitTable
 
 RowTimes = Float[np.ndarray, "settings device_types units"]
 RowValues = Float[np.ndarray, " units"]
@@ -129,22 +128,21 @@ def _scaled(
     """Returns the time of a micro-batch: the device's part grows with it, the host's does not."""
     least_s = np.minimum(traffic_s / grid.tensor_parallel[:, :, None], sample_s)
     launch_s = np.minimum(host_s, other_part(sample_s, least_s))
-    device_s = other_part(sample_s, launch_s)
+    # The least again: beside a long launch it is too small for the difference to hold it.
+    device_s = np.maximum(other_part(sample_s, launch_s), least_s)
     return smooth_maximum(grid.micro_batch[:, :, None] * device_s, launch_s)
 
 
 def _comm(table: LayerTable, grid: Grid) -> dict[str, np.ndarray]:
     """Returns the tensor collectives where the rows' times leave them out."""
+    tensor = COMM_KINDS.index("tensor")
+    is_counted = (grid.tensor_parallel > 1) & (not table.tensor_comm_included)
+    calls = np.zeros((len(is_counted), len(PASSES), len(COMM_KINDS), len(table.rows)))
+    one_way = 2.0 * BRANCHES_PER_ROW * is_counted
+    calls[:, 0, tensor] = one_way
+    calls[:, 1, tensor] = one_way * (1.0 + grid.recomputes_all)
     output_bytes = grid.micro_batch * _values(table, "output_bytes")
-    counted = (grid.tensor_parallel > 1) & (not table.tensor_comm_included)
-    forward = all_reduces(BRANCHES_PER_ROW, output_bytes).times(counted)
-    backward = forward.times(1.0 + grid.recomputes_all)
-    shape = (len(output_bytes), 2, len(COMM_KINDS), output_bytes.shape[1])
-    num_bytes, calls = np.zeros(shape), np.zeros(shape)
-    for index, traffic in enumerate((forward, backward)):
-        num_bytes[:, index, COMM_KINDS.index("tensor")] = traffic.num_bytes
-        calls[:, index, COMM_KINDS.index("tensor")] = traffic.calls
-    return {"comm_bytes": num_bytes, "comm_calls": calls}
+    return {"comm_bytes": calls * output_bytes[:, None, None], "comm_calls": calls}
 
 
 def _memory(table: LayerTable, grid: Grid) -> dict[str, np.ndarray]:

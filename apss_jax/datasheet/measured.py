@@ -59,13 +59,13 @@ class Found:
 
 def correction(measured_s: float, device_s: float, host_s: float) -> Correction:
     """Returns the correction under which the datasheet gives `measured_s`."""
-    expected_s = float(smooth_maximum(np.asarray(device_s), np.asarray(host_s)))
+    expected_s = float(smooth_maximum(np.array([device_s]), np.array([host_s]))[0])
     ratio = measured_s / expected_s if expected_s > 0 else np.inf
     if ratio <= LARGEST_DEVICE_FACTOR:
         return Correction(ratio, ratio * host_s)
     slowest_s = LARGEST_DEVICE_FACTOR * device_s
-    rest_s = float(other_part(np.asarray(measured_s), np.asarray(slowest_s)))
-    return Correction(LARGEST_DEVICE_FACTOR, rest_s)
+    rest_s = other_part(np.array([measured_s]), np.array([slowest_s]))
+    return Correction(LARGEST_DEVICE_FACTOR, float(rest_s[0]))
 
 
 def anchors_of(rows: Sequence[LayerMeasurement], work: Work, device_type: int) -> list[Anchor]:

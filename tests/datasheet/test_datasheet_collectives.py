@@ -1,0 +1,99 @@
+"""Bytes and calls of one-way collectives, counted by hand."""
+
+import numpy as np
+import pytest
+from builders import tiny_cluster, tiny_layer, tiny_model, tiny_stack, tiny_workload
+
+from apss_jax.datasheet.table import unit_table
+from apss_jax.schema.layers import MoeMlp
+from apss_jax.schema.model import Model
+from apss_jax.schema.tables import COMM_KINDS, Setting
+
+HIDDEN_BYTES = 2 * 64 * 8  # 16-bit vectors of one sequence of 64 tokens
+EXPERTS = MoeMlp(num_experts=4, experts_per_token=2, expert_intermediate_size=32, gated=False)
+MOE = tiny_model(layer=tiny_layer(feed_forward=EXPERTS))
+
+
+def traffic(
+    kind: str, setting: Setting, model: Model | None = None, unit: int = 1
+) -> tuple[list[float], list[float]]:
+    """Returns (bytes, calls) of one kind, forward and backward."""
+    chosen = model or tiny_model()
+    found = unit_table(chosen, tiny_cluster(), tiny_workload(), tiny_stack(), setting)
+    index = COMM_KINDS.index(kind)
+    return found.comm_bytes[:, index, unit].tolist(), found.comm_calls[:, index, unit].tolist()
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_layer_has_two_all_reduces_each_way(sequence_parallel: bool) -> None:
+    """Four one-way collectives of the hidden vectors forward and four backward."""
+    setting = Setting(tensor_parallel=2, sequence_parallel=sequence_parallel)
+    assert traffic("tensor", setting) == ([4 * HIDDEN_BYTES] * 2, [4, 4])
+
+
+def test_one_branch_has_one_all_reduce() -> None:
+    """A layer without a feed-forward part has half the traffic."""
+    model = tiny_model(layer=tiny_layer(feed_forward=None, num_norms=1))
+    assert traffic("tensor", Setting(tensor_parallel=2), model) == ([2 * HIDDEN_BYTES] * 2, [2, 2])
+
+
+def test_full_recomputation_repeats_the_forward_collectives() -> None:
+    """They are counted in the backward pass."""
+    setting = Setting(tensor_parallel=2, recompute="full")
+    assert traffic("tensor", setting) == ([4 * HIDDEN_BYTES, 8 * HIDDEN_BYTES], [4, 8])
+
+
+def test_selective_recomputation_repeats_none() -> None:
+    """Attention scores need no tensor collective."""
+    chosen = Setting(tensor_parallel=2, recompute="selective")
+    assert traffic("tensor", chosen) == traffic("tensor", Setting(tensor_parallel=2))
+
+
+def test_ends_reduce_the_embedding_the_loss_and_its_gradient() -> None:
+    """One all-reduce of the look-up; 8 bytes a token forward and the hidden vectors backward."""
+    setting = Setting(tensor_parallel=2)
+    assert traffic("tensor", setting, unit=0) == ([2 * HIDDEN_BYTES, 0], [2, 0])
+    assert traffic("tensor", setting, unit=-1) == ([2 * 8 * 64, 2 * HIDDEN_BYTES], [2, 2])
+
+
+def test_groups_of_one_send_nothing() -> None:
+    """Without degrees there are neither bytes nor calls."""
+    found = unit_table(MOE, tiny_cluster(), tiny_workload(), tiny_stack(), Setting(micro_batch=4))
+    assert not found.comm_bytes.any()
+    assert not found.comm_calls.any()
+
+
+def test_context_ranks_gather_keys_and_values() -> None:
+    """The group's whole K and V once forward; again backward, with their gradients."""
+    whole = 2 * 64 * 16
+    assert traffic("context", Setting(context_parallel=4)) == ([whole, 2 * whole], [1, 2])
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputed_attention_gathers_again(recompute: str) -> None:
+    """Both kinds of recomputation repeat the exchange of keys and values."""
+    whole = 2 * 64 * 16
+    setting = Setting(context_parallel=2, tensor_parallel=2, recompute=recompute)
+    assert traffic("context", setting) == ([whole / 2, 3 * whole / 2], [1, 3])
+
+
+def test_expert_ranks_exchange_tokens_twice_each_way() -> None:
+    """Two all-to-alls of two copies of each token."""
+    assert traffic("expert", Setting(expert_parallel=4), MOE) == (
+        [2 * 2 * HIDDEN_BYTES] * 2,
+        [2, 2],
+    )
+
+
+def test_sequence_parallelism_divides_the_exchanged_tokens() -> None:
+    """Each tensor rank sends its share of the sequence."""
+    setting = Setting(expert_parallel=4, tensor_parallel=2, sequence_parallel=True)
+    assert traffic("expert", setting, MOE)[0] == [2 * HIDDEN_BYTES] * 2
+
+
+def test_traffic_grows_with_the_micro_batch() -> None:
+    """Bytes are proportional to it, calls are not."""
+    bytes_1, calls_1 = traffic("tensor", Setting(tensor_parallel=2))
+    bytes_4, calls_4 = traffic("tensor", Setting(tensor_parallel=2, micro_batch=4))
+    np.testing.assert_allclose(bytes_4, np.array(bytes_1) * 4)
+    assert calls_4 == calls_1
