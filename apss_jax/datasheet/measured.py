@@ -19,10 +19,11 @@ from apss_jax.datasheet.work import (
 )
 from apss_jax.schema.cluster import LayerMeasurement
 
-# A device is taken to be at most this much slower than its datasheet rates; published runs of
-# frameworks that the rates were not fitted to stay within 1.28. What a measurement exceeds it by is
-# the host's: the launches of small micro-batches, whose time more samples do not add to.
-LARGEST_DEVICE_FACTOR = 1.5
+# A device is taken to be at most this much slower than its datasheet rates; what a measurement
+# exceeds it by is the host's: launches, whose time more samples do not add to. Whole frameworks
+# differ from the rates by up to 1.28, and some device types have assumed rates. Of 1.5, 2, 2.5 and
+# no limit, 2 and 2.5 come closest to the 90 trials of AMP (arXiv 2210.07297) on T4 and V100.
+LARGEST_DEVICE_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
