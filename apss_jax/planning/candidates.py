@@ -44,7 +44,7 @@ def find_candidates(facts: Facts, bounds: Bounds, pins: Pins | None = None) -> C
     for block in layout_blocks(facts, pins):
         legal += len(block)
         view = bounds.look_at(block)
-        proposed, counts = propose(view)
+        proposed, counts = propose(view, pins or {})
         dropped.update(counts)
         kept.add(view, proposed)
     survivors = kept.survivors(dropped)

@@ -114,4 +114,15 @@ def settings_of(layouts: Layouts) -> tuple[list[Setting], Int[np.ndarray, " batc
         key = key * (int(column.max(initial=0)) - low + 1) + column - low
     _, first, index = np.unique(key, return_index=True, return_inverse=True)
     rows = [tuple(int(getattr(layouts, name)[i]) for name in SETTING_COLUMNS) for i in first]
-    return [Setting(*row[:4], RECOMPUTE[row[4]], bool(row[5])) for row in rows], index
+    distinct = [
+        Setting(
+            tensor_parallel=row[0],
+            context_parallel=row[1],
+            expert_parallel=row[2],
+            micro_batch=row[3],
+            recompute=RECOMPUTE[row[4]],
+            sequence_parallel=bool(row[5]),
+        )
+        for row in rows
+    ]
+    return distinct, index

@@ -7,7 +7,7 @@ assumes; `benchmarks` and tests compare the policy with costing everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -19,14 +19,13 @@ from apss_jax.legality.facts import Facts
 from apss_jax.planning.figures import SettingFigures, TablesFn, settings_of
 from apss_jax.planning.memory_bounds import MemoryBounds, PerLayout
 from apss_jax.planning.memory_risk import usable_bytes
-from apss_jax.planning.time_bounds import StepBounds, TimeBounds
+from apss_jax.planning.time_bounds import ZERO3_EXPOSED, StepBounds, TimeBounds
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.layout import RECOMPUTE, Layouts
 from apss_jax.schema.stack import Stack
 
 Mask = Bool[np.ndarray, " batch"]
 NONE, SELECTIVE, FULL = (RECOMPUTE.index(name) for name in ("none", "selective", "full"))
-ZERO3_EXPOSED: Final = 0.15  # of its gathering, which no compute hides in the cost model
 
 
 @dataclass(frozen=True)
@@ -154,10 +153,22 @@ def _no_slower(view: View) -> Mask:
     return (layouts.zero_stage == 2) | (in_bytes & in_calls)
 
 
+def needless_context(view: View) -> Mask:
+    """Drops context groups where whole sequences could be given to their ranks instead.
+
+    With a factor g common to the context degree and the micro-batch, g times fewer context ranks,
+    g times more replicas and a micro-batch g times smaller put the same tokens, weights and shards
+    on every device and exchange less. The layout that is better must be listed: nothing of it may
+    be pinned.
+    """
+    return np.gcd(view.layouts.context_parallel, view.layouts.micro_batch) > 1
+
+
 ReasonFn = Callable[[View], Mask]
 """Returns which layouts of a view to drop for this reason."""
 
 REASONS: Final[tuple[ReasonFn, ...]] = (
+    needless_context,
     memory_lower_bound,
     unsharded_optimizer,
     needless_sharding,
@@ -165,10 +176,21 @@ REASONS: Final[tuple[ReasonFn, ...]] = (
 )
 
 
-def propose(view: View) -> tuple[View, dict[str, int]]:
-    """Returns the layouts that no reason drops, and how many each reason dropped, in order."""
+# The layout that such a reason prefers differs in these columns.
+NEEDS_FREE: Final[dict[ReasonFn, frozenset[str]]] = {
+    needless_context: frozenset({"context_parallel", "data_parallel", "micro_batch"})
+}
+
+
+def propose(view: View, pinned: Collection[str] = ()) -> tuple[View, dict[str, int]]:
+    """Returns the layouts that no reason drops, and how many each reason dropped, in order.
+
+    A reason whose better layout may not be listed because of a pinned column is not applied.
+    """
     counts: dict[str, int] = {}
     for reason in REASONS:
+        if NEEDS_FREE.get(reason, frozenset()) & set(pinned):
+            continue
         dropped = reason(view)
         counts[reason.__name__] = int(dropped.sum())
         view = view.take(~dropped)
@@ -181,7 +203,8 @@ def beaten(view: View, limit_s: float) -> Mapping[str, Mask]:
     * `idle_devices`: their share of the work alone takes longer, though all devices would do;
     * `slow_compute`: it takes longer, whichever devices are idle (recomputation, small products);
     * `bubble`: with the filling and draining of the pipeline it does;
-    * `layer_comm`: with the collectives inside layers, on the fastest links there are, it does.
+    * `layer_comm`: with the collectives inside layers, on the fastest links there are, it does;
+    * `gradient_comm`: with the reduction of gradients, or the optimizer's update, it does.
     """
     layouts, step = view.layouts, view.step
     used = layouts.tensor_parallel.astype(float) * layouts.pipeline_parallel
@@ -189,11 +212,13 @@ def beaten(view: View, limit_s: float) -> Mapping[str, Mask]:
     busy = step.work_s * used / view.bounds.facts.num_devices
     slow = step.work_s > limit_s
     filled = (step.filled_s > limit_s) & ~slow
+    exchanging = (step.layer_comm_s > limit_s) & ~slow & ~filled
     return {
         "idle_devices": slow & (busy <= limit_s),
         "slow_compute": slow & (busy > limit_s),
         "bubble": filled,
-        "layer_comm": (step.lower_s > limit_s) & ~slow & ~filled,
+        "layer_comm": exchanging,
+        "gradient_comm": (step.lower_s > limit_s) & ~slow & ~filled & ~exchanging,
     }
 
 

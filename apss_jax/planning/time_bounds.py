@@ -20,8 +20,9 @@ PerLayout = Float[np.ndarray, " batch"]
 PerType = Float[np.ndarray, "batch device_types"]
 TENSOR, CONTEXT, EXPERT = (COMM_KINDS.index(kind) for kind in ("tensor", "context", "expert"))
 # Adam's memory traffic per parameter, as in the cost model: the shard's states, the whole copy.
-OPTIMIZER_BYTES = 28.0 + 6.0
-ZERO3_EXPOSED = 1.15  # of all gathering, when no compute hides any of it
+OPTIMIZER_SHARDED = 28.0
+OPTIMIZER_WHOLE = 6.0
+ZERO3_EXPOSED = 0.15  # of all gathering, which no compute hides; the rest may be exposed too
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class StepBounds:
 
     work_s: PerLayout  # compute alone, spread over the stages without any waiting
     filled_s: PerLayout  # and the pipeline's filling and draining
-    lower_s: PerLayout  # and the collectives inside layers on the fastest links
+    layer_comm_s: PerLayout  # and the collectives inside layers on the fastest links
+    lower_s: PerLayout  # and gradient reduction and update on the fastest links
     upper_s: PerLayout  # of an even partition on the slowest links
 
 
@@ -51,10 +53,18 @@ class TimeBounds:
         comm_s = self._fastest_comm_s(layouts, figures, index)[:, None]
         counts = self._micro_batches(layouts)
         plain = layouts.virtual_stages == 1
+        layer_comm_s = self._least_s(layouts, compute_s + comm_s, counts, plain)
+        with_tail_s = self._with_tail_s(
+            layouts,
+            (compute_s + comm_s).min(axis=1),
+            counts,
+            self._least_tail_s(layouts, figures, index),
+        )
         return StepBounds(
             work_s=self._least_s(layouts, compute_s, counts, np.zeros_like(plain)),
             filled_s=self._least_s(layouts, compute_s, counts, plain),
-            lower_s=self._least_s(layouts, compute_s + comm_s, counts, plain) + self.stack.step_s,
+            layer_comm_s=layer_comm_s,
+            lower_s=np.maximum(layer_comm_s, with_tail_s) + self.stack.step_s,
             upper_s=self._even_s(layouts, figures, index, counts),
         )
 
@@ -91,6 +101,22 @@ class TimeBounds:
         shares = np.where(fills[:, None], filling, (stages - before) / counts[:, None])
         order = self._fastest_first
         return 1.0 / np.sum(shares / whole_s[:, order], axis=1)
+
+    def _with_tail_s(
+        self, layouts: Layouts, whole_s: PerLayout, counts: np.ndarray, tail_s: PerLayout
+    ) -> PerLayout:
+        """Returns the least step time with a tail that is in proportion to what a stage holds.
+
+        `tail_s` is that of the whole model. Each stage ends after its own work and its own tail;
+        the sum over the stages, with weights (1 - 1/m)^(p-1-s) where they wait for each other in
+        order, holds the whole model's work m times and its tail at least once.
+        """
+        stages = layouts.pipeline_parallel
+        kept = 1.0 - 1.0 / counts
+        in_order = counts * whole_s + kept ** (stages - 1) * tail_s
+        in_order = in_order / (counts * (1.0 - kept**stages))
+        apart = (counts * whole_s + tail_s) / stages
+        return np.where(layouts.virtual_stages == 1, np.maximum(in_order, apart), apart)
 
     @cached_property
     def _fastest_first(self) -> np.ndarray:
@@ -147,6 +173,36 @@ class TimeBounds:
         expert = _crossing(layouts.expert_parallel) * moved[:, EXPERT]
         return tensor + (context + expert) / other_bytes_per_s
 
+    def _least_tail_s(
+        self, layouts: Layouts, figures: SettingFigures, index: Int[np.ndarray, " batch"]
+    ) -> PerLayout:
+        """Returns reduction and update of all parameters on one stage, on the fastest links.
+
+        A gradient group that has more members than tensor groups fit into the largest domain
+        crosses the network, over at most that many adapters.
+        """
+        links, zero = self._link_rates, layouts.zero_stage
+        members = layouts.data_parallel * layouts.context_parallel
+        lanes = np.maximum(max(self.facts.domains) // layouts.tensor_parallel, 1)
+        across = np.where(links.shares, links.best_across, links.best_across * lanes)
+        rate = np.where(members > lanes, np.minimum(links.best_inside, across), links.best_inside)
+        scatter, gather = self.stack.reduced_gradient_bytes, self.weight_bytes
+        plain = self.stack.gradient_exposed_fraction * (
+            scatter + np.where(zero > 0, gather, scatter)
+        )
+        counts = self._micro_batches(layouts)
+        sent = np.where(zero == 3, ZERO3_EXPOSED * (2 * counts * gather + scatter), plain)
+        dense, expert = figures.dense.total[index], figures.expert.total[index]
+        updated = OPTIMIZER_SHARDED / np.where(zero > 0, members, 1) + OPTIMIZER_WHOLE
+        return dense * (_crossing(members) * sent / rate + updated / self._memory_rates.max()) + (
+            expert * OPTIMIZER_WHOLE / self._memory_rates.max()
+        )
+
+    @cached_property
+    def _memory_rates(self) -> np.ndarray:
+        kinds = [self.cluster.device_types[name] for name in self.cluster.used_types]
+        return np.array([kind.memory_bytes_per_s * kind.rates.memory_fraction for kind in kinds])
+
     def _even_s(
         self,
         layouts: Layouts,
@@ -164,7 +220,11 @@ class TimeBounds:
             layouts.tensor_parallel > min(self.facts.domains), links.worst, links.worst_inside
         )
         comm_s = self._comm_s(layouts, figures, index, inside, links.worst)
-        calls_s = figures.comm_calls[index].sum(axis=1) * links.call_s
+        local = (layouts.context_parallel * layouts.expert_parallel == 1) & (
+            layouts.tensor_parallel <= min(self.facts.domains)
+        )
+        calls_s = figures.comm_calls[index].sum(axis=1)
+        calls_s = calls_s * np.where(local, links.call_inside_s, links.call_s)
         whole_s = figures.whole_s[index].max(axis=1) + comm_s + calls_s
         unit = np.where(several, figures.largest_s.max(axis=1)[index], 0.0) * 1.5
         transfer_s = figures.boundary_bytes[index] / links.worst + links.call_s
@@ -189,13 +249,12 @@ class TimeBounds:
         plain = self.stack.gradient_exposed_fraction * (
             scatter + np.where(zero > 0, gather, scatter)
         )
-        sharded = ZERO3_EXPOSED * (2 * counts * gather + scatter)
+        sharded = (1.0 + ZERO3_EXPOSED) * (2 * counts * gather + scatter)
         sent = np.where(zero == 3, sharded, plain)
         shared = layouts.data_parallel * layouts.context_parallel > 1
         reduce_s = np.where(shared, held * sent / self._link_rates.worst, 0.0)
-        kinds = [self.cluster.device_types[name] for name in self.cluster.used_types]
-        slowest = min(kind.memory_bytes_per_s * kind.rates.memory_fraction for kind in kinds)
-        return reduce_s + held * OPTIMIZER_BYTES / slowest
+        updated = held * (OPTIMIZER_SHARDED + OPTIMIZER_WHOLE)
+        return reduce_s + updated / self._memory_rates.min()
 
     @cached_property
     def _link_rates(self) -> LinkRates:
@@ -210,7 +269,9 @@ class LinkRates:
     worst_inside: float
     best_across: float
     worst: float  # also across nodes, when all devices of a node use one shared network
+    shares: bool  # whether every network is shared by the devices of its node
     call_s: float  # the longest latency, of a collective over all nodes
+    call_inside_s: float  # the longest inside a domain
 
     @staticmethod
     def of(cluster: ClusterProfile, stack: Stack) -> LinkRates:
@@ -225,12 +286,15 @@ class LinkRates:
         slow_across = min(_rate(link, crowd) for link in across) if several else slow_inside
         hops = 1 + np.log2(sum(group.count for group in groups))
         latency_s = max(link.latency_s for link in [*inside, *across])
+        added_s = max(stack.collective_latency_s, stack.transfer_latency_s)
         return LinkRates(
             best_inside=max(_rate(link, 1) for link in inside),
             worst_inside=slow_inside,
             best_across=max(_rate(link, 1) for link in across),
             worst=min(slow_inside, slow_across),
-            call_s=latency_s * hops + max(stack.collective_latency_s, stack.transfer_latency_s),
+            shares=all(link.shared_by_node for link in across),
+            call_s=latency_s * hops + added_s,
+            call_inside_s=max(link.latency_s for link in inside) + added_s,
         )
 
 
