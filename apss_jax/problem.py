@@ -17,7 +17,6 @@ Array = jax.Array | np.ndarray
 UNIT_SIZES = (32, 64, 128, 256, 512, 1024)  # padded counts: one compilation serves each
 SETTING_SIZES = (64, 512, 4096)
 TYPE_SIZES = (2, 4, 8, 16)
-WEIGHT_BYTES = 2  # of a parameter as the forward pass reads it in half precision
 
 
 class Problem(NamedTuple):
@@ -56,7 +55,7 @@ def build_problem(
     tables: Sequence[UnitTable],
     cluster: ClusterProfile,
     stack: Stack,
-    weight_bytes: int = WEIGHT_BYTES,
+    weight_bytes: int,
 ) -> Problem:
     """Returns the padded arrays of one search; `tables[i]` becomes setting `i`."""
     units = padded_size(tables[0].num_units, UNIT_SIZES)

@@ -135,6 +135,16 @@ def in_flight(table: ScheduleTable) -> Int[np.ndarray, "slots stages chunks"]:
     return np.cumsum(change[..., None] * of_chunk, axis=0)
 
 
+def fullest_in_flight(table: ScheduleTable) -> Int[np.ndarray, "stages chunks"]:
+    """Returns the micro-batches of each chunk that a stage holds when it holds most chunks at all.
+
+    Chunks reach their own peaks at different moments, so that peaks must not be added.
+    """
+    held = in_flight(table)
+    fullest = held.sum(axis=2).argmax(axis=0)
+    return held[fullest, np.arange(held.shape[1])]
+
+
 def peak_in_flight(table: ScheduleTable) -> Int[np.ndarray, "stages chunks"]:
     """Returns the most micro-batches of each chunk whose activations a stage holds at once."""
     return in_flight(table).max(axis=0)

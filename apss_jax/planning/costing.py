@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from apss_jax.cost.batched import step_costs
-from apss_jax.cost.op_table import ScheduleTable, pad_table, peak_in_flight
+from apss_jax.cost.op_table import ScheduleTable, pad_table, fullest_in_flight
 from apss_jax.cost.schedule import build_folded_table, build_table
 from apss_jax.cost.step import StepCost
 from apss_jax.planning.choice import Choice
@@ -106,7 +106,7 @@ def stack_strategies(
     stages = table.kind.shape[1]
     types = problem.memory_s_per_byte.shape[0]
     filled = [*batch, *[batch[-1]] * (lanes - len(batch))]
-    held = _padded(peak_in_flight(table).T[None, :, : table.num_stages], chunks, stages)[0]
+    held = _padded(fullest_in_flight(table).T[None, :, : table.num_stages], chunks, stages)[0]
     ranges = [choice.unit_ranges for choice in filled]
     first = _padded(np.stack([r[0] for r in ranges]), chunks, stages)
     end = _padded(np.stack([r[1] for r in ranges]), chunks, stages)

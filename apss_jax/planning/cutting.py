@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from apss_jax.cost.communication import OPTIMIZER_SHARDED_BYTES, OPTIMIZER_WHOLE_BYTES
-from apss_jax.cost.op_table import peak_in_flight
+from apss_jax.cost.op_table import fullest_in_flight
 from apss_jax.cost.schedule import build_folded_table
 from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
 from apss_jax.partitioning.exact import solve_exact_many
@@ -175,7 +175,7 @@ def in_flight(
 ) -> Float[np.ndarray, "chunks stages"]:
     """Returns how many micro-batches of each chunk a stage holds at most."""
     table = build_folded_table(schedule, stages, num_micro_batches, chunks)
-    return peak_in_flight(table).T.astype(float)
+    return fullest_in_flight(table).T.astype(float)
 
 
 def _sent_s(placement: Placement, table: UnitTable) -> Float[np.ndarray, "boundaries stages"]:

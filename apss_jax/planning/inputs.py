@@ -75,6 +75,9 @@ def _positive(flag: str, value: int, what: str) -> None:
 
 
 def _default_seq_len(model: Model, assumptions: list[str]) -> int:
+    if model.table is not None:
+        assumptions.append("a table of layers has no tokens: each sample counts as one")
+        return 1
     longest = model.max_seq_len or DEFAULT_SEQ_LEN
     positions = model.embedding.num_positions if model.embedding else 0
     tokens = min(longest, DEFAULT_SEQ_LEN, positions or DEFAULT_SEQ_LEN)

@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
+from apss_jax.planning.candidates import Candidates
 from apss_jax.planning.choice import Choice
 from apss_jax.planning.costing import Costs, cost_choices, joined
 from apss_jax.planning.cutting import SOLVERS, Cutter
@@ -16,7 +17,7 @@ from apss_jax.planning.explain import explain_ranked
 from apss_jax.planning.inputs import Inputs, gather_inputs
 from apss_jax.planning.lineup import Lineup, line_up
 from apss_jax.planning.shortfall import excess_bytes, find_shortfall
-from apss_jax.planning.shortlist import Shortlist, shortlist
+from apss_jax.planning.shortlist import require_legal, shortlist
 from apss_jax.planning.tables import CostTables, cost_tables
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.errors import mistake
@@ -88,9 +89,11 @@ def search_inputs(
 ) -> SearchResult:
     """Returns the answer to a loaded question; without the policy, every legal layout is costed."""
     chosen = shortlist(inputs, pins, use_policy=use_policy)
-    progress(f"{chosen.legal} of {chosen.candidates} layouts are legal; costing {len(chosen.kept)}")
-    tables = cost_tables(inputs, [layout.setting for layout in chosen.kept])
-    lineup = line_up(inputs, chosen.kept, tables)
+    require_legal(inputs, pins, chosen)
+    layouts = list(chosen.layouts)
+    progress(f"{chosen.num_legal} layouts are legal; costing the {len(layouts)} that can win")
+    tables = cost_tables(inputs, [layout.setting for layout in layouts])
+    lineup = line_up(inputs, layouts, tables)
     clock.lap("candidates")
     found = cost_lineup(inputs, tables, lineup, solver, top, clock)
     plans = _plans(PlanWriter(inputs, tables), found, top, inputs)
@@ -153,10 +156,10 @@ def _plans(writer: PlanWriter, found: Found, top: int, inputs: Inputs) -> list[P
     ]
 
 
-def _counts(chosen: Shortlist, found: Found, clock: _Clock) -> SearchCounts:
+def _counts(chosen: Candidates, found: Found, clock: _Clock) -> SearchCounts:
     return SearchCounts(
-        candidates=chosen.candidates,
-        legal=chosen.legal,
+        candidates=chosen.num_legal,
+        legal=chosen.num_legal,
         fits=int(found.fits.sum()),
         dropped={**chosen.dropped, **found.dropped},
         elapsed_s=clock.elapsed(),

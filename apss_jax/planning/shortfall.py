@@ -106,8 +106,8 @@ def _longest_sequence(inputs: Inputs, pins: Pins) -> int | None:
 
 def fits_somewhere(inputs: Inputs, pins: Pins) -> bool:
     """Tells whether any of the lightest candidates fits."""
-    kept = shortlist(inputs, pins, use_policy=True).kept
-    if not len(kept):
+    kept = list(shortlist(inputs, pins, use_policy=True).layouts)
+    if not kept:
         return False
     tables = cost_tables(inputs, [layout.setting for layout in kept])
     candidates = line_up(inputs, kept, tables).candidates

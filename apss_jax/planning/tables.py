@@ -11,6 +11,7 @@ from apss_jax.datasheet.table import UnitTables
 from apss_jax.planning.inputs import Inputs
 from apss_jax.problem import Problem, build_problem
 from apss_jax.schema.tables import Setting, UnitTable
+from apss_jax.schema.workload import Workload
 
 FULL_PRECISION_BYTES = 4
 HALF_PRECISION_BYTES = 2
@@ -35,14 +36,17 @@ def cost_tables(inputs: Inputs, settings: Iterable[Setting]) -> CostTables:
     distinct = list(dict.fromkeys(settings))
     source = UnitTables(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
     tables = source.tables(distinct)
-    whole = inputs.workload.precision == "fp32"
-    weight_bytes = FULL_PRECISION_BYTES if whole else HALF_PRECISION_BYTES
-    problem = build_problem(tables, inputs.cluster, inputs.stack, weight_bytes)
+    problem = build_problem(tables, inputs.cluster, inputs.stack, weight_bytes_of(inputs.workload))
     return CostTables(
         by_setting=dict(zip(distinct, tables, strict=True)),
         index={setting: i for i, setting in enumerate(distinct)},
         problem=problem,
     )
+
+
+def weight_bytes_of(workload: Workload) -> int:
+    """Returns the bytes of a parameter as the forward pass reads it; FP8 keeps 16-bit weights."""
+    return FULL_PRECISION_BYTES if workload.precision == "fp32" else HALF_PRECISION_BYTES
 
 
 def total_flops(table: UnitTable, num_micro_batches: int, data_parallel: int) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from instances import one, random_times
 
-from apss_jax.cost.extrapolate import simulate_extrapolated
+from extrapolated import simulate_extrapolated
 from apss_jax.cost.op_table import ScheduleTable, pad_table
 from apss_jax.cost.schedule import build_folded_table, build_table
 from apss_jax.cost.simulate import Simulation, StageTimes, round_time, simulate

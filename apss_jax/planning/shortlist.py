@@ -1,0 +1,41 @@
+"""The layouts worth costing for a question, with counts of what was left out."""
+
+from __future__ import annotations
+
+from apss_jax.datasheet.table import UnitTables
+from apss_jax.legality.facts import facts_of
+from apss_jax.planning.candidates import Candidates, all_candidates, find_candidates
+from apss_jax.planning.enumeration import Pins, pin_violations
+from apss_jax.planning.heuristics import Bounds
+from apss_jax.planning.inputs import Inputs
+from apss_jax.planning.tables import weight_bytes_of
+from apss_jax.schema.errors import InputError, Mistake
+
+
+def shortlist(inputs: Inputs, pins: Pins, *, use_policy: bool) -> Candidates:
+    """Returns the layouts that the policy proposes, or all legal ones without it."""
+    facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
+    if not use_policy:
+        return all_candidates(facts, pins)
+    tables = UnitTables(inputs.model, inputs.cluster, inputs.workload, inputs.stack).tables
+    weight_bytes = weight_bytes_of(inputs.workload)
+    bounds = Bounds.of(facts, inputs.cluster, inputs.stack, tables, weight_bytes)
+    return find_candidates(facts, bounds, pins)
+
+
+def require_legal(inputs: Inputs, pins: Pins, found: Candidates) -> None:
+    """Raises `InputError` with the rules in the way when no layout at all is legal."""
+    if found.num_legal:
+        return
+    facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
+    broken = pin_violations(facts, pins)
+    pinned = ", ".join(f"{name}={value}" for name, value in pins.items()) or "no pins"
+    if not broken:
+        rule = "no legal layout has these values together"
+        raise InputError([Mistake(None, "--pin", pinned, rule, "Pin fewer values, or others")])
+    raise InputError(
+        [
+            Mistake(None, v.rule, pinned, v.message, "Change the pinned or given values")
+            for v in broken
+        ]
+    )
