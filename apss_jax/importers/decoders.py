@@ -16,12 +16,13 @@ from apss_jax.importers.fields import (
     INTERMEDIATE,
     KV_HEADS,
     LAYERS,
-    MAX_LAYERS,
     POSITIONS,
     Fields,
+    changed,
 )
 from apss_jax.schema.layers import Attention, DenseMlp, FeedForward, Layer, Mixer, NormKind
 from apss_jax.schema.model import Embedding, Head, LayerRun, Model
+from apss_jax.schema.weights import MAX_LAYERS
 
 Setting = bool | tuple[str, bool]  # fixed by the family, or (field, what its absence means)
 MixerOf = Callable[[int], Mixer | None]
@@ -195,7 +196,7 @@ def attention(f: Fields, traits: Traits, hidden: int) -> Attention:
 def attentions(f: Fields, traits: Traits, hidden: int, num_layers: int) -> list[Attention]:
     """Returns the attention of each layer, local ones with their windows."""
     base, found = attention(f, traits, hidden), windows(f, traits, num_layers)
-    kinds = {w: base.model_copy(update={"window_tokens": w}) for w in set(found)}
+    kinds = {w: changed(base, window_tokens=w) for w in set(found)}
     return [kinds[w] for w in found]
 
 

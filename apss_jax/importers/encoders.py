@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from apss_jax.importers.decoders import runs
-from apss_jax.importers.fields import HEADS, HIDDEN, INTERMEDIATE, LAYERS, MAX_LAYERS, Fields
+from apss_jax.importers.decoders import ModelFrom, runs
+from apss_jax.importers.fields import HEADS, HIDDEN, INTERMEDIATE, LAYERS, Fields, changed
 from apss_jax.schema.layers import Attention, DenseMlp, Layer
 from apss_jax.schema.model import Embedding, Head, LayerRun, Model
+from apss_jax.schema.weights import MAX_LAYERS
 
 
 def bert(f: Fields) -> Model:
@@ -64,7 +63,7 @@ def _t5_layer(f: Fields, first: bool, *, cross: bool) -> Layer:
     buckets = f.size("relative_attention_num_buckets", default=32) if first or every else 0
     heads = f.size(*HEADS)
     plain = Attention(num_heads=heads, num_kv_heads=heads, head_dim=f.size("d_kv"), causal=False)
-    mixer = plain.model_copy(update={"relative_buckets": buckets, "causal": cross})
+    mixer = changed(plain, relative_buckets=buckets, causal=cross)
     return Layer(
         mixer=mixer,
         cross_attention=plain if cross else None,
@@ -79,7 +78,7 @@ def _is_gated(f: Fields) -> bool:
     return f.flag("is_gated_act", activation.startswith("gated-"))
 
 
-FAMILIES: dict[str, Callable[[Fields], Model]] = {
+FAMILIES: dict[str, ModelFrom] = {
     "bert": bert,
     "roberta": bert,
     "xlm-roberta": bert,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from apss_jax.importers.decoders import (
     ATTENTION_BIAS,
     DENSE,
     FeedForwardOf,
+    ModelFrom,
     Traits,
     decoder,
     mlp,
@@ -17,13 +18,14 @@ from apss_jax.importers.fields import (
     EXPERTS,
     INTERMEDIATE,
     LAYERS,
-    MAX_LAYERS,
     SHARED_EXPERTS,
     TOP_K,
     Fields,
+    changed,
 )
 from apss_jax.schema.layers import MoeMlp
 from apss_jax.schema.model import Model
+from apss_jax.schema.weights import MAX_LAYERS
 
 LLAMA_MOE = Traits(qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS)
 
@@ -39,7 +41,7 @@ def routed(f: Fields, width: int, **extra: object) -> MoeMlp:
     if chosen > num_experts:
         raise f.wrong(TOP_K[0], f"must be at most the {num_experts} experts", "Correct it")
     base = MoeMlp(num_experts=num_experts, experts_per_token=chosen, expert_intermediate_size=width)
-    return base.model_copy(update=extra)
+    return changed(base, **extra)
 
 
 def beside_dense(
@@ -72,7 +74,7 @@ def by_step(f: Fields) -> list[bool]:
     return [i not in dense and (i + 1) % step == 0 for i in range(num_layers(f))]
 
 
-def all_experts(traits: Traits, **extra: object) -> Callable[[Fields], Model]:
+def all_experts(traits: Traits, **extra: object) -> ModelFrom:
     """Returns the importer of a family whose `intermediate_size` is that of an expert."""
 
     def build(f: Fields) -> Model:
@@ -82,7 +84,7 @@ def all_experts(traits: Traits, **extra: object) -> Callable[[Fields], Model]:
     return build
 
 
-def qwen_moe(traits: Traits) -> Callable[[Fields], Model]:
+def qwen_moe(traits: Traits) -> ModelFrom:
     """Returns the importer of Qwen MoE: sparse by step, maybe a gated shared expert."""
 
     def build(f: Fields) -> Model:
@@ -100,7 +102,7 @@ def shared_beside(f: Fields, width: int, **extra: object) -> MoeMlp:
     return routed(f, width, shared_intermediate_size=shared, **extra)
 
 
-def first_dense(traits: Traits, *, router_bias: bool) -> Callable[[Fields], Model]:
+def first_dense(traits: Traits, *, router_bias: bool) -> ModelFrom:
     """Returns the importer of a family with dense layers first, then experts and shared ones."""
 
     def build(f: Fields) -> Model:
@@ -126,10 +128,10 @@ def with_mtp(f: Fields, model: Model) -> Model:
     count = f.count("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
     if not count or model.hidden_size is None:
         return model
-    last = model.layers[-1].model_copy(update={"repeat": count})
+    last = changed(model.layers[-1], repeat=count)
     hidden = model.hidden_size
     parameters = count * (2 * hidden * hidden + 3 * hidden)
-    return model.model_copy(update={"mtp_layers": (last,), "mtp_parameters": parameters})
+    return changed(model, mtp_layers=(last,), mtp_parameters=parameters)
 
 
 def llama4_text(f: Fields) -> Model:
@@ -162,7 +164,7 @@ GPT_OSS = Traits(
 )
 GLM4_MOE = Traits(qkv_bias=ATTENTION_BIAS, head_norm=("use_qk_norm", False))
 
-FAMILIES: dict[str, Callable[[Fields], Model]] = {
+FAMILIES: dict[str, ModelFrom] = {
     "mixtral": all_experts(Traits()),
     "qwen2_moe": qwen_moe(replace(DENSE["qwen2"], qkv_bias=("qkv_bias", True))),
     "qwen3_moe": qwen_moe(replace(DENSE["qwen3"], head_dim=None)),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from apss_jax.schema.document import Part
 from apss_jax.schema.errors import InputError, mistake
+from apss_jax.schema.weights import MAX_SIZE
 
-MAX_SIZE: Final = (
-    2**31 - 1
-)  # no size of a real model is near; products of three stay exact integers
-MAX_LAYERS: Final = 10_000
+PartT = TypeVar("PartT", bound=Part)
 
 # The same quantity under the names that different families gave it.
 HIDDEN: Final = ("hidden_size", "n_embd", "d_model", "n_embed")
@@ -30,6 +29,12 @@ TOP_K: Final = (
     "moe_topk", "moe_top_k", "moe_k",
 )  # fmt: skip
 SHARED_EXPERTS: Final = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+
+
+def changed(part: PartT, **values: Any) -> PartT:
+    """Returns the part with other values, which are checked as in a new one."""
+    kept = {name: getattr(part, name) for name in type(part).model_fields}
+    return type(part)(**{**kept, **values})
 
 
 class Fields:

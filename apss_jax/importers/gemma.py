@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from apss_jax.importers.decoders import DENSE, assemble, decoder, layer_types, setting
+from apss_jax.importers.decoders import DENSE, ModelFrom, assemble, decoder, layer_types, setting
 from apss_jax.importers.experts import num_layers, routed
-from apss_jax.importers.fields import HIDDEN, Fields
+from apss_jax.importers.fields import HIDDEN, Fields, changed
 from apss_jax.importers.towers import described, gemma4_audio, gemma4_vision, siglip, with_tower
 from apss_jax.schema.layers import Attention, DenseMlp, FeedForward, Layer
 from apss_jax.schema.model import Model
@@ -85,8 +84,8 @@ def gemma4_text(f: Fields) -> Model:
     rows = f.size("vocab_size_per_layer_input", default=f.size("vocab_size"))
     if not width or model.embedding is None:
         return model
-    changes = {"per_layer_size": width, "per_layer_vocab_size": rows}
-    return model.model_copy(update={"embedding": model.embedding.model_copy(update=changes)})
+    embedding = changed(model.embedding, per_layer_size=width, per_layer_vocab_size=rows)
+    return changed(model, embedding=embedding)
 
 
 def _five_to_one(count: int) -> list[str]:
@@ -138,7 +137,7 @@ def _gemma4_feed_forward(f: Fields, moe: bool, shares_kv: bool) -> FeedForward:
     return routed(f, width, router_vectors=1, router_scales=1, parallel_mlp=dense)
 
 
-FAMILIES: dict[str, Callable[[Fields], Model]] = {
+FAMILIES: dict[str, ModelFrom] = {
     "gemma3": gemma3,
     "gemma3_text": gemma3_text,
     "gemma4": gemma4,

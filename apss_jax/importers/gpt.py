@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from apss_jax.importers.decoders import ModelFrom, Traits, decoder, heads_and_size, mlp
-from apss_jax.importers.fields import HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, Fields
+from apss_jax.importers.fields import HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, Fields, changed
 from apss_jax.schema.layers import Attention, DenseMlp
 from apss_jax.schema.model import Embedding, Model
+from apss_jax.schema.weights import MAX_LAYERS
 
 BIASED = Traits(
     qkv_bias=True, output_bias=True, mlp_bias=True, gated=False, norm="layer", tied=True
@@ -25,7 +25,7 @@ def _attention(f: Fields, traits: Traits, **changes: object) -> Attention:
         qkv_bias=bool(traits.qkv_bias),
         output_bias=bool(traits.output_bias),
     )
-    return base.model_copy(update=changes)
+    return changed(base, **changes)
 
 
 def _four_times(f: Fields, traits: Traits) -> DenseMlp:
@@ -83,10 +83,10 @@ def _neo_order(f: Fields) -> list[str]:
     groups = f.data.get("attention_types") or [[["global", "local"], 1]]
     f.seen.add("attention_types")
     try:
-        order = [kind for kinds, times in groups for _ in range(times) for kind in kinds]
+        order = [k for kinds, times in groups for _ in range(min(times, MAX_LAYERS)) for k in kinds]
     except (TypeError, ValueError):
         order = []
-    if not order or not set(order) <= {"global", "local"}:
+    if not order or not all(kind in ("global", "local") for kind in order):
         raise f.wrong("attention_types", 'must look like [[["global", "local"], 12]]', "Correct it")
     return order
 
@@ -115,11 +115,11 @@ def mpt(f: Fields) -> Model:
     """Returns an MPT: ALiBi and no biases at all."""
     attention = f.section("attn_config")
     if attention is not None and not attention.flag("alibi", True):
-        raise attention.wrong("alibi", "must be true: learned positions are not known for mpt", "")
+        raise attention.wrong("alibi", "must be true for mpt", "Describe it as a model file")
     if attention is not None and attention.flag("qk_ln", False):
         raise attention.wrong("qk_ln", "is not known for mpt", "Remove it if it is false")
     if not f.flag("no_bias", True):
-        raise f.wrong("no_bias", "must be true for mpt", "Remove it if the model has no biases")
+        raise f.wrong("no_bias", "must be true for mpt", "Describe it as a model file")
     factor = f.size("expansion_ratio", default=MPT_FFN)
     dense = DenseMlp(intermediate_size=factor * f.size(*HIDDEN), gated=False)
     traits = Traits(norm="layer_no_bias", gated=False, tied=True)
@@ -145,8 +145,7 @@ def opt(f: Fields) -> Model:
     width = f.size("word_embed_proj_dim", default=f.size(*HIDDEN))
     if width == f.size(*HIDDEN):
         return model
-    head = model.head.model_copy(update={"width": width})
-    return _with_embedding(model, width=width).model_copy(update={"head": head})
+    return changed(_with_embedding(model, width=width), head=changed(model.head, width=width))
 
 
 def falcon(f: Fields) -> Model:
@@ -192,8 +191,7 @@ def qwen(f: Fields) -> Model:
 
 def chatglm(f: Fields) -> Model:
     """Returns a ChatGLM 2, 3 or GLM-4: fused projections, grouped key/value heads by a flag."""
-    if f.flag("add_bias_linear", False) or f.flag("post_layer_norm", True) is False:
-        raise f.wrong("add_bias_linear", "is not known for chatglm", "Use a plain layout")
+    _refuse(f, "add_bias_linear")
     groups = f.optional_size("multi_query_group_num")
     groups = groups if f.flag("multi_query_attention", False) else None
     biased = f.flag("add_qkv_bias", False)
@@ -211,10 +209,10 @@ def _refuse(f: Fields, flag: str) -> None:
 
 def _with_embedding(model: Model, **changes: object) -> Model:
     embedding = model.embedding or Embedding(vocab_size=1)
-    return model.model_copy(update={"embedding": embedding.model_copy(update=changes)})
+    return changed(model, embedding=changed(embedding, **changes))
 
 
-FAMILIES: dict[str, Callable[[Fields], Model]] = {
+FAMILIES: dict[str, ModelFrom] = {
     "gpt2": gpt2,
     "gpt_bigcode": gpt_bigcode,
     "gpt_neo": gpt_neo,
@@ -232,4 +230,3 @@ FAMILIES: dict[str, Callable[[Fields], Model]] = {
     "qwen": qwen,
     "chatglm": chatglm,
 }
-_: ModelFrom = gpt2

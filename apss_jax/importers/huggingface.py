@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
+
+from pydantic import ValidationError
 
 from apss_jax.importers import decoders, encoders, experts, gemma, gpt, hybrids, latent, multimodal
-from apss_jax.importers.fields import HEADS, HIDDEN, INTERMEDIATE, LAYERS, Fields
+from apss_jax.importers.fields import HEADS, HIDDEN, INTERMEDIATE, LAYERS, Fields, changed
 from apss_jax.schema.errors import InputError, mistake
 from apss_jax.schema.model import Model
 
@@ -20,7 +21,7 @@ HARMLESS: Final = re.compile(r"token|chunk|group|layer_freq|capacity")
 PREDICTION: Final = re.compile(r"mtp|nextn")
 
 
-FAMILIES: Final[dict[str, Callable[[Fields], Model]]] = {
+FAMILIES: Final[dict[str, decoders.ModelFrom]] = {
     **decoders.FAMILIES,
     **gpt.FAMILIES,
     **experts.FAMILIES,
@@ -42,9 +43,13 @@ def model_from_config(config: object, *, file: str | None = None, name: str | No
             "(whole file)", config, "must be a JSON object", "Give a config.json", file=file
         )
     f = Fields(config, file=file)
-    model = build(f)
-    changes: dict[str, Any] = {"name": name or _name(f), "notes": tuple(f.notes)}
-    return model.model_copy(update=changes)
+    try:
+        model = build(f)
+        return changed(model, name=name or _name(f), notes=tuple(f.notes))
+    except ValidationError as error:  # a product of sizes that were each within bounds
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(step) for step in first["loc"]) or "(whole file)"
+        raise mistake(key, first["input"], first["msg"], "Correct the sizes", file=file) from None
 
 
 def build(f: Fields) -> Model:

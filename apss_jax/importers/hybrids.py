@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from apss_jax.importers.decoders import (
     ATTENTION_BIAS,
     MLP_BIAS,
     FeedForwardOf,
+    ModelFrom,
     Traits,
     assemble,
     attention,
@@ -16,7 +15,7 @@ from apss_jax.importers.decoders import (
     setting,
 )
 from apss_jax.importers.experts import beside_dense, by_step, num_layers, routed, with_mtp
-from apss_jax.importers.fields import HIDDEN, LAYERS, SHARED_EXPERTS, Fields
+from apss_jax.importers.fields import HIDDEN, LAYERS, SHARED_EXPERTS, Fields, changed
 from apss_jax.schema.layers import (
     Attention,
     DenseMlp,
@@ -27,13 +26,14 @@ from apss_jax.schema.layers import (
     StateSpace,
 )
 from apss_jax.schema.model import Model
+from apss_jax.schema.weights import MAX_LAYERS
 
 QWEN3_NEXT = Traits(
     qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, head_norm=True, head_dim=256
 )
 NEMOTRON_H = Traits(qkv_bias=False, output_bias=False, head_dim=128)
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-NEMOTRON_WIDTH = 21504  # NemotronHConfig; every released model of 8B and above 4B uses its own
+NEMOTRON_WIDTH = 21504  # NemotronHConfig, which is the 8B model
 
 
 def qwen3_next(f: Fields) -> Model:
@@ -58,7 +58,7 @@ def _gated_hybrid(f: Fields, feed_forward_of: FeedForwardOf | None) -> Model:
     kinds = layer_types(f, count, ("full_attention", "linear_attention")) or _every_nth(f, count)
     full = attention(f, QWEN3_NEXT, f.size(*HIDDEN))
     mixers: dict[str, Mixer] = {
-        "full_attention": full.model_copy(update={"output_gate": True}),
+        "full_attention": changed(full, output_gate=True),
         "linear_attention": _delta_net(f),
     }
     model = decoder(
@@ -98,6 +98,8 @@ def _nemotron_kinds(f: Fields) -> list[str]:
         listed = tuple(PATTERN.get(letter, letter) for letter in pattern)
     names = {"linear_attention": "mamba", "full_attention": "attention"}
     kinds = [names.get(kind, kind) for kind in listed]
+    if len(kinds) > MAX_LAYERS:
+        raise f.wrong("hybrid_override_pattern", f"is longer than {MAX_LAYERS}", "Shorten it")
     unknown = sorted(set(kinds) - set(PATTERN.values()))
     if unknown:
         rule = f"has {unknown[0]!r}, which is no kind of layer"
@@ -164,7 +166,7 @@ def _nemotron_experts(f: Fields) -> FeedForward:
     )
 
 
-FAMILIES: dict[str, Callable[[Fields], Model]] = {
+FAMILIES: dict[str, ModelFrom] = {
     "qwen3_next": qwen3_next,
     "qwen3_5_text": qwen3_5_text,
     "qwen3_5_moe_text": qwen3_next,

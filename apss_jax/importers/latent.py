@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from apss_jax.importers.decoders import MixerOf, Traits, decoder, layer_types
+from apss_jax.importers.decoders import MixerOf, ModelFrom, Traits, decoder, layer_types
 from apss_jax.importers.experts import (
     after_first_dense,
     beside_dense,
@@ -12,7 +10,7 @@ from apss_jax.importers.experts import (
     shared_beside,
     with_mtp,
 )
-from apss_jax.importers.fields import EXPERTS, HEADS, Fields
+from apss_jax.importers.fields import EXPERTS, HEADS, Fields, changed
 from apss_jax.schema.layers import LatentAttention, MoeMlp
 from apss_jax.schema.model import Model
 
@@ -32,7 +30,7 @@ def latent_attention(f: Fields, **extra: object) -> LatentAttention:
         value_head_dim=f.size("v_head_dim"),
         bias=f.flag("attention_bias", False),
     )
-    return base.model_copy(update=extra)
+    return changed(base, **extra)
 
 
 def _model(f: Fields, mixer_of: MixerOf, *, router_bias: bool) -> Model:
@@ -66,13 +64,13 @@ def deepseek_v3(f: Fields) -> Model:
 
 
 def deepseek_v32(f: Fields) -> Model:
-    """Returns a DeepSeek-V3.2 or GLM-5: V3 with an indexer in each layer that does not share one."""
+    """Returns a DeepSeek-V3.2 or GLM-5: V3 with indexers, which layers may share."""
     plain = latent_attention(f)
     changes = {
         "index_heads": f.size("index_n_heads"),
         "index_head_dim": f.size("index_head_dim"),
     }
-    indexed = plain.model_copy(update=changes)
+    indexed = changed(plain, **changes)
     own = _has_indexer(f)
     model = _model(f, lambda i: indexed if own[i] else plain, router_bias=True)
     return with_mtp(f, model)
@@ -91,7 +89,7 @@ def _has_indexer(f: Fields) -> list[bool]:
     return [max(i - offset + 1, 0) % period == 0 for i in range(count)]
 
 
-FAMILIES: dict[str, Callable[[Fields], Model]] = {
+FAMILIES: dict[str, ModelFrom] = {
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
     "kimi_k2": deepseek_v3,

@@ -27,10 +27,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     A file is a Hugging Face `config.json`, a folder that holds one, or a model file of ours. What
     looks like a path (a separator in it, or `.json` at its end) is never looked up in the library.
     """
-    if not isinstance(name_or_path, str | os.PathLike):
-        remedy = "Give a library name or the path of a config.json"
-        raise mistake("--model", name_or_path, "must be a name or a path", remedy)
-    text = os.fspath(name_or_path)
+    text = _as_text(name_or_path)
     if not _is_path(text):
         known = {name.lower(): name for name in list_models()}
         found = known.get(text.lower())
@@ -46,6 +43,13 @@ def model_from_json(data: Any, *, file: str | None = None, name: str | None = No
     if isinstance(data, dict) and "schema" in data:
         return Model.from_json(data, file=file)
     return model_from_config(data, file=file, name=name)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, str | os.PathLike):
+        return str(os.fspath(value))
+    remedy = "Give a library name or the path of a config.json"
+    raise mistake("--model", value, "must be a name or a path", remedy)
 
 
 def _is_path(text: str) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from apss_jax.importers import decoders, experts, hybrids, towers
+from apss_jax.importers.decoders import ModelFrom
 from apss_jax.importers.fields import HIDDEN, Fields
 from apss_jax.schema.model import Model, Tower
 
-ModelFrom = Callable[[Fields], Model]
 TowerFrom = Callable[[Fields, int], Tower]
 
 # What the configuration classes assume of a nested vision section that is silent.

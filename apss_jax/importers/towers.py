@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from apss_jax.importers.fields import HEADS, INTERMEDIATE, LAYERS, MAX_LAYERS, Fields
+from apss_jax.importers.fields import HEADS, INTERMEDIATE, LAYERS, Fields, changed
 from apss_jax.schema.layers import Attention, DenseMlp, Layer, NormKind
 from apss_jax.schema.model import LayerRun, Model, Tower
+from apss_jax.schema.weights import MAX_LAYERS
 
 RGB = 3
 
@@ -38,7 +39,7 @@ def described(f: Fields | None) -> bool:
 
 def with_tower(model: Model, tower: Tower) -> Model:
     """Returns the model with one more tower."""
-    return model.model_copy(update={"towers": (*model.towers, tower)})
+    return changed(model, towers=(*model.towers, tower))
 
 
 def siglip(f: Fields, text_hidden: int, tokens: int) -> Tower:
@@ -144,7 +145,7 @@ def qwen3_vision(f: Fields, text_hidden: int) -> Tower:
     merged = hidden * f.size("spatial_merge_size", default=2) ** 2
     tower = qwen3_5_vision(f, text_hidden)
     parameters = tower.other_parameters + deep * _merger(f, hidden, out, 2 * merged)
-    return tower.model_copy(update={"other_parameters": parameters})
+    return changed(tower, other_parameters=parameters)
 
 
 def qwen3_5_vision(f: Fields, text_hidden: int) -> Tower:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 
 from apss_jax.schema.document import Part, Tagged
-from apss_jax.schema.weights import Weight, matrix, vector
+from apss_jax.schema.weights import Count, Size, Weight, matrix, vector
 
 NormKind = Literal["rms", "layer", "layer_no_bias"]
 
@@ -29,10 +29,10 @@ class Attention(Tagged):
     """Softmax attention with grouped key/value heads, global or over a local window."""
 
     kind: Literal["attention"] = "attention"
-    num_heads: PositiveInt
-    num_kv_heads: PositiveInt
-    head_dim: PositiveInt
-    window_tokens: PositiveInt | None = None  # None attends to the whole sequence
+    num_heads: Size
+    num_kv_heads: Size
+    head_dim: Size
+    window_tokens: Size | None = None  # None attends to the whole sequence
     causal: bool = True
     qkv_bias: bool = False
     output_bias: bool = False
@@ -42,7 +42,7 @@ class Attention(Tagged):
     sinks: bool = False  # one learned logit per head (GPT-OSS)
     value_is_key: bool = False  # no value projection (Gemma 4, global layers)
     shares_kv: bool = False  # keys and values come from an earlier layer (Gemma 4)
-    relative_buckets: NonNegativeInt = 0  # a table of biases [buckets, heads] (T5, first layer)
+    relative_buckets: Count = 0  # a table of biases [buckets, heads] (T5, first layer)
 
     def weights(self, hidden_size: int) -> list[Weight]:
         """Returns the projections and small vectors of this part."""
@@ -90,15 +90,15 @@ class LatentAttention(Tagged):
     """Multi-head latent attention: low-rank queries, keys and values (arXiv 2405.04434)."""
 
     kind: Literal["latent_attention"] = "latent_attention"
-    num_heads: PositiveInt
-    query_rank: PositiveInt | None  # None: a full query projection (V2-Lite)
-    kv_rank: PositiveInt
-    nope_head_dim: PositiveInt
-    rope_head_dim: NonNegativeInt
-    value_head_dim: PositiveInt
+    num_heads: Size
+    query_rank: Size | None  # None: a full query projection (V2-Lite)
+    kv_rank: Size
+    nope_head_dim: Size
+    rope_head_dim: Count
+    value_head_dim: Size
     bias: bool = False
-    index_heads: NonNegativeInt = 0  # of the indexer that picks the tokens to attend to (V3.2)
-    index_head_dim: NonNegativeInt = 0
+    index_heads: Count = 0  # of the indexer that picks the tokens to attend to (V3.2)
+    index_head_dim: Count = 0
 
     def weights(self, hidden_size: int) -> list[Weight]:
         """Returns the down and up projections, their norms, and the indexer's weights."""
@@ -150,11 +150,11 @@ class LinearAttention(Tagged):
     """Gated delta net: a recurrent mixer with a short convolution (Qwen3-Next)."""
 
     kind: Literal["linear_attention"] = "linear_attention"
-    num_key_heads: PositiveInt
-    num_value_heads: PositiveInt
-    key_head_dim: PositiveInt
-    value_head_dim: PositiveInt
-    conv_kernel: PositiveInt
+    num_key_heads: Size
+    num_value_heads: Size
+    key_head_dim: Size
+    value_head_dim: Size
+    conv_kernel: Size
 
     def weights(self, hidden_size: int) -> list[Weight]:
         """Returns the input projections, the convolution, the decay vectors and the output."""
@@ -177,11 +177,11 @@ class StateSpace(Tagged):
     """Mamba-2 mixer (arXiv 2405.21060)."""
 
     kind: Literal["state_space"] = "state_space"
-    num_heads: PositiveInt
-    head_dim: PositiveInt
-    state_size: PositiveInt
-    num_groups: PositiveInt
-    conv_kernel: PositiveInt
+    num_heads: Size
+    head_dim: Size
+    state_size: Size
+    num_groups: Size
+    conv_kernel: Size
     conv_bias: bool = True
     bias: bool = False
 
@@ -207,7 +207,7 @@ class DenseMlp(Tagged):
     """Feed-forward part: up (and gate) and down projections."""
 
     kind: Literal["mlp"] = "mlp"
-    intermediate_size: PositiveInt
+    intermediate_size: Size
     gated: bool = True
     bias: bool = False
 
@@ -223,18 +223,18 @@ class MoeMlp(Tagged):
     """Routed experts, with shared experts and a dense part beside them where the model has them."""
 
     kind: Literal["moe"] = "moe"
-    num_experts: PositiveInt
-    experts_per_token: PositiveInt
-    expert_intermediate_size: PositiveInt
+    num_experts: Size
+    experts_per_token: Size
+    expert_intermediate_size: Size
     gated: bool = True
     expert_bias: bool = False
     router_bias: bool = False  # includes the load-balancing correction bias of DeepSeek-V3
-    router_vectors: NonNegativeInt = 0  # trained vectors of hidden size in the router (Gemma 4)
-    router_scales: NonNegativeInt = 0  # trained values per expert beside the router matrix
-    shared_intermediate_size: NonNegativeInt = 0  # all shared experts together; 0 means none
+    router_vectors: Count = 0  # trained vectors of hidden size in the router (Gemma 4)
+    router_scales: Count = 0  # trained values per expert beside the router matrix
+    shared_intermediate_size: Count = 0  # all shared experts together; 0 means none
     shared_bias: bool = False
     shared_gate: bool = False  # a sigmoid gate of hidden size on the shared expert
-    latent_size: NonNegativeInt = 0  # experts work in this width, between two projections
+    latent_size: Count = 0  # experts work in this width, between two projections
     parallel_mlp: DenseMlp | None = None  # an ordinary feed-forward part beside the experts
 
     def weights(self, hidden_size: int) -> list[Weight]:
@@ -290,8 +290,8 @@ class Layer(Part):
     cross_attention: Attention | None = None
     feed_forward: FeedForward | None = None
     norm: NormKind = "rms"
-    num_norms: NonNegativeInt = 2  # of hidden size; 4 where inputs and outputs are normalised
-    input_embedding_size: NonNegativeInt = 0  # per-layer input: gate and projection (Gemma 4)
+    num_norms: Count = 2  # of hidden size; 4 where inputs and outputs are normalised
+    input_embedding_size: Count = 0  # per-layer input: gate and projection (Gemma 4)
 
     def weights(self, hidden_size: int) -> list[Weight]:
         """Returns every weight of the layer."""

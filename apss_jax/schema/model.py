@@ -5,25 +5,23 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
 from apss_jax.schema.document import Document, Part
 from apss_jax.schema.layers import Layer, NormKind, norm_weights
-from apss_jax.schema.weights import Weight, count, matrix, table
-
-NonNegativeFloat = Annotated[float, Field(ge=0)]
+from apss_jax.schema.weights import MAX_LAYERS, Count, Size, Weight, count, matrix, table
 
 
 class Embedding(Part):
     """What turns tokens into vectors."""
 
-    vocab_size: PositiveInt
-    num_positions: NonNegativeInt = 0  # learned positions; 0 for rotary, ALiBi or relative ones
-    num_token_types: NonNegativeInt = 0
+    vocab_size: Size
+    num_positions: Count = 0  # learned positions; 0 for rotary, ALiBi or relative ones
+    num_token_types: Count = 0
     norm: NormKind | None = None
-    width: PositiveInt | None = None  # narrower than the model, with projections (OPT-350M, ALBERT)
-    per_layer_size: NonNegativeInt = 0  # a second table, this wide for every layer (Gemma 4)
-    per_layer_vocab_size: PositiveInt | None = None  # rows of that table; None: vocab_size
+    width: Size | None = None  # narrower than the model, with projections (OPT-350M, ALBERT)
+    per_layer_size: Count = 0  # a second table, this wide for every layer (Gemma 4)
+    per_layer_vocab_size: Size | None = None  # rows of that table; None: vocab_size
 
     def weights(self, hidden_size: int, num_layers: int) -> list[Weight]:
         """Returns the tables, projections and norm."""
@@ -57,7 +55,7 @@ class Head(Part):
     bias: bool = False
     norm: NormKind | None = "rms"
     num_final_norms: NonNegativeInt = 1
-    width: PositiveInt | None = None  # of the output matrix's input, with a projection before it
+    width: Size | None = None  # of the output matrix's input, with a projection before it
 
     def weights(self, hidden_size: int, vocab_size: int) -> list[Weight]:
         """Returns the final norm and the output matrix; a tied one is not repeated."""
@@ -81,7 +79,7 @@ class Head(Part):
 class LayerRun(Part):
     """The same layer, `repeat` times in a row."""
 
-    repeat: PositiveInt = 1
+    repeat: Annotated[int, Field(gt=0, le=MAX_LAYERS)] = 1
     layer: Layer
 
 
@@ -89,8 +87,8 @@ class Tower(Part):
     """A part beside the main stack that feeds it: a vision tower, an adapter."""
 
     name: str
-    hidden_size: PositiveInt
-    tokens_per_sequence: NonNegativeInt = 0  # 0: no input of this kind in the workload
+    hidden_size: Size
+    tokens_per_sequence: Count = 0  # 0: no input of this kind in the workload
     layers: tuple[LayerRun, ...] = ()
     other_parameters: NonNegativeInt = 0  # embeddings, norms, projector
 
@@ -132,15 +130,15 @@ class Model(Document):
     name: str
     source: str | None = None
     notes: tuple[str, ...] = ()  # what was assumed, or could not be described
-    hidden_size: PositiveInt | None = None
+    hidden_size: Size | None = None
     embedding: Embedding | None = None
     layers: tuple[LayerRun, ...] = ()
-    encoder_layers: NonNegativeInt = 0  # how many of `layers` form an encoder before the decoder
+    encoder_layers: Count = 0  # how many of `layers` form an encoder before the decoder
     head: Head = Head()
     towers: tuple[Tower, ...] = ()
     mtp_layers: tuple[LayerRun, ...] = ()  # multi-token prediction, counted apart
     mtp_parameters: NonNegativeInt = 0  # of those layers, beside their blocks
-    max_seq_len: PositiveInt | None = None
+    max_seq_len: Size | None = None
     table: LayerTable | None = None
 
     @model_validator(mode="after")
@@ -152,6 +150,10 @@ class Model(Document):
             raise ValueError("must have either hidden_size, embedding and layers, or a table")
         if self.table is not None and not self.table.rows:
             raise ValueError("a table must have at least one row")
+        if sum(run.repeat for run in self.layers) > MAX_LAYERS:
+            raise ValueError(f"a model has at most {MAX_LAYERS} layers")
+        if self.encoder_layers > self.num_layers:
+            raise ValueError("encoder_layers must be at most the number of layers")
         return self
 
     @cached_property
@@ -175,7 +177,7 @@ class Model(Document):
 
     @cached_property
     def num_mtp_parameters(self) -> int:
-        """Returns what multi-token prediction trains beside the model; embedding and head shared."""
+        """Returns what multi-token prediction adds; it shares the embedding and the head."""
         layers = (run.repeat * count(run.layer.weights(self._hidden)) for run in self.mtp_layers)
         return sum(layers) + self.mtp_parameters
 

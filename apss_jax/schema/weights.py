@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+MAX_SIZE: Final = 2**31 - 1  # far above any size of a real model; keeps a wrong file from hanging
+MAX_LAYERS: Final = 10_000
+Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
+Count = Annotated[int, Field(ge=0, le=MAX_SIZE)]
 
 Shard = Literal["column", "row", "replicated"]
 
