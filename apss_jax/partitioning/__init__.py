@@ -1,0 +1,1 @@
+"""Partitions of a model's layers into pipeline stages: exact, balanced and uniform."""

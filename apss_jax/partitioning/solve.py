@@ -1,0 +1,73 @@
+"""Partitioning for people who bring their own costs: arrays in, cuts out."""
+
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Int64
+from numpy.typing import ArrayLike
+
+from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
+from apss_jax.partitioning.exact import exact_cuts
+from apss_jax.partitioning.instance import require_costs
+
+SOLVERS: Final = ("exact", "balanced", "uniform")
+"""What `partition` can be asked for: the optimum, equal layer costs, equal numbers of layers."""
+
+
+def partition(
+    layer_costs: ArrayLike,
+    boundary_costs: ArrayLike,
+    *,
+    num_stages: int,
+    num_micro_batches: int = 2,
+    solver: str = "exact",
+    samples: int = 1,
+    seed: int = 0,
+) -> Int64[np.ndarray, "batch cuts"]:
+    """Returns where to cut each model: the index of the last layer before each cut, ascending.
+
+    `layer_costs` is [batch, layers], one micro-batch through each layer in any unit of time;
+    `boundary_costs` is [batch, layers - 1, stages - 1] in the same unit: boundary j when its cut is
+    after layer i. The objective is (num_micro_batches - 1) * slowest stage + sum of stages + sum of
+    the boundaries that are cut. `samples` and `seed` are for solvers that draw; none of these does.
+    Raises ValueError that names the argument, its value and the rule it broke.
+    """
+    if solver not in SOLVERS:
+        raise ValueError(f"solver is {solver!r}; it must be one of {', '.join(SOLVERS)}")
+    for name, value in (
+        ("num_stages", num_stages),
+        ("num_micro_batches", num_micro_batches),
+        ("samples", samples),
+    ):
+        _require_count(name, value)
+    layer_cost_s = _require_array("layer_costs", layer_costs, axes=2)
+    boundary_cost_s = _require_array("boundary_costs", boundary_costs, axes=3)
+    batch, layers = layer_cost_s.shape
+    if num_stages > layers:
+        raise ValueError(
+            f"num_stages is {num_stages}; {layers} layers make at most {layers} stages"
+        )
+    require_costs("layer_costs", layer_cost_s, (batch, layers))
+    require_costs("boundary_costs", boundary_cost_s, (batch, layers - 1, num_stages - 1))
+    if solver == "exact":
+        return exact_cuts(layer_cost_s, boundary_cost_s, num_micro_batches)
+    if solver == "uniform":
+        return np.tile(uniform_cuts(layers, num_stages), (batch, 1))
+    rows = [balanced_cuts(costs, num_stages) for costs in layer_cost_s]
+    return np.array(rows, np.int64).reshape(batch, num_stages - 1)
+
+
+def _require_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1")
+
+
+def _require_array(name: str, values: ArrayLike, *, axes: int) -> Any:
+    """Returns the values in float64; raises ValueError unless they have that many axes."""
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} holds {values!r}; it must hold numbers: {error}") from error
+    if array.ndim != axes:
+        raise ValueError(f"{name} has shape {array.shape}; it must have {axes} axes")
+    return array
