@@ -162,7 +162,10 @@ def _answer_flags(question: Question, texts: LayoutTexts) -> Answer:
 def _answer(question: Question, plan: Plan | Layout, *, split: tuple[int, ...] | None) -> Answer:
     _refuse_gaps(question)
     subject = question.subject()
+    from apss_jax.cost.compilation import keep_compiled_programs
     from apss_jax.planning.estimate import estimate_plan
+
+    keep_compiled_programs()
 
     given = asdict(question)
     estimate = estimate_plan(given.pop("model"), given.pop("cluster"), plan, split=split, **given)

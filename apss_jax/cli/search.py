@@ -97,8 +97,10 @@ def main() -> None:
 
 
 def _search(model: str, cluster: str, options: dict[str, Any]) -> SearchResult:
+    from apss_jax.cost.compilation import keep_compiled_programs
     from apss_jax.planning.search import search_plans
 
+    keep_compiled_programs()
     return search_plans(model, cluster, progress=note, **options)
 
 

@@ -117,5 +117,5 @@ def _shortfall_lines(shortfall: Shortfall) -> list[str]:
     ]
     if shortfall.devices:
         words = plural("device", shortfall.devices)
-        lines.append(f"or {shortfall.devices} more {words} of the same kind")
+        lines.append(f"it would fit on {shortfall.devices} more {words} of the same kind")
     return lines

@@ -170,12 +170,12 @@ def test_a_split_is_kept(call: CallFn) -> None:
 
 
 def test_nothing_fits(call: CallFn) -> None:
-    """A model far too big gives exit code 3, no plans, and what is missing."""
-    words = "--model llama-3.1-405b --cluster 1x8xA100-SXM4-80GB --global-batch 8 --json"
+    """8 B parameters at 16 bytes or more are above 80 GB: exit code 3, and what is missing."""
+    words = "--model llama-3.1-8b --cluster 1x1xA100-SXM4-80GB --global-batch 4 --json"
     done = call("search", *words.split())
     assert (done.code, done.document["plans"]) == (3, [])
     assert set(done.document["shortfall"]) == {"bytes", "devices", "change"}
-    assert done.document["shortfall"]["bytes"] > 0
+    assert done.document["shortfall"]["bytes"] > 16 * 8e9 - 80 * 2**30
 
 
 def test_pins_hold(call: CallFn) -> None:

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 from called import CallFn
-from wrong_inputs import CLUSTERS, FLAGS, MODELS, PLANS, Wrong, write_files
+from wrong_inputs import (
+    CLUSTERS,
+    FLAGS,
+    GPT2,
+    ILLEGAL,
+    MODELS,
+    PLANS,
+    Wrong,
+    write_files,
+)
 
 CASES = [
     *(("search", wrong) for wrong in (*MODELS, *CLUSTERS, *FLAGS)),
@@ -47,3 +56,12 @@ def test_wrong_input_gives_one_message(
     assert lines
     assert all(line.startswith("Error: ") for line in lines)
     assert max(map(len, lines)) < 2000
+
+
+@pytest.mark.parametrize("words", ILLEGAL)
+def test_values_that_no_layout_has_are_wrong_input(call: CallFn, words: str) -> None:
+    """Where no layout is legal, the rule in the way is told; exit code 3 is for memory alone."""
+    done = call("search", "--json", *GPT2.split(), *words.split())
+    errors = done.document["errors"]
+    assert (done.code, done.document["schema"]) == (2, "apss.error/1")
+    assert any(ILLEGAL[words] in error["rule"] for error in errors), errors

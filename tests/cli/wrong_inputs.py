@@ -232,6 +232,20 @@ PLANS = [
     Wrong(f"{GPT2} --plan odd_result.json", "plans.0.data_parallel"),
 ]
 
+# Well-formed values that no legal layout has: the phrase is part of the broken rule's words.
+ILLEGAL = {
+    "--pin dp=3": "32 cannot be divided",
+    "--pin mbs=7": "32 cannot be divided",
+    "--pin tp=8": "heads cannot be divided",
+    "--pin tp=4 --pin pp=4": "the cluster has 4",
+    "--pin pp=13": "the cluster has 4",
+    "--pin ep=2": "the model has none",
+    "--pin sp=on --pin tp=1": "tensor parallel of at least 2",
+    "--pin vpp=2 --pin schedule=gpipe": "interleaved_1f1b",
+    "--seq-len 2048": "1024 positions",
+    "--precision fp8": "cannot compute in fp8",
+}
+
 
 def write_files(folder: Path) -> None:
     """Writes every wrong file, a folder, and a file of 1 GiB that takes no room."""
