@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from apss_jax.cost.batched import step_costs
-from apss_jax.cost.op_table import ScheduleTable, pad_table, fullest_in_flight
+from apss_jax.cost.op_table import ScheduleTable, fullest_in_flight, pad_table
 from apss_jax.cost.schedule import build_folded_table, build_table
 from apss_jax.cost.step import StepCost
 from apss_jax.planning.choice import Choice
@@ -20,11 +20,16 @@ from apss_jax.problem import Problem, padded_size
 from apss_jax.schema.tables import Setting
 from apss_jax.strategy import Strategy
 
-# Padded sizes: each combination that occurs is compiled once per machine.
+# Padded sizes: each combination that occurs is compiled once per machine, so there are few.
 STAGE_SIZES = (16, 64, 128)
-CHUNK_SIZES = (1, 4, 16)
-BATCH_SIZES = (32, 1024)
-SLOTS_PER_STAGE = 14  # a folded 1F1B table has at most 2 x 5 rounds and its ends
+CHUNK_SIZES = (1, 32, 128)
+SLOT_SIZES = (2048, 16384, 131072)
+BATCH_SIZES = (16, 256)  # the larger one for groups that fill a good part of it
+NOISE_FRACTION = 1e-6  # of the step: what float32 leaves of a part that is zero
+
+
+BuildFn = Callable[[str, int, int, int], ScheduleTable]
+"""Returns the table of a schedule for stages, micro-batches and chunks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +54,7 @@ def cost_choices(
 
     Folded tables serve where their answer is exact; the rest is simulated in full.
     """
+    problem = jax.device_put(problem)
     parts: list[tuple[np.ndarray, Costs]] = []
     for indices, batch in _batches(choices):
         cost = _run(problem, settings, batch, build_folded_table)
@@ -66,7 +72,7 @@ def _batches(choices: Sequence[Choice]) -> Iterator[tuple[np.ndarray, list[Choic
     for i, choice in enumerate(choices):
         groups.setdefault(choice.table_key, []).append(i)
     for members in groups.values():
-        size = BATCH_SIZES[0] if len(members) <= 4 * BATCH_SIZES[0] else BATCH_SIZES[-1]
+        size = BATCH_SIZES[len(members) > BATCH_SIZES[1] // 4]
         for start in range(0, len(members), size):
             part = members[start : start + size]
             yield np.array(part), [choices[i] for i in part]
@@ -76,22 +82,17 @@ def _run(
     problem: Problem,
     settings: Mapping[Setting, int],
     batch: Sequence[Choice],
-    build: object,
+    build: BuildFn,
 ) -> StepCost:
-    table = padded_table(build(*batch[0].table_key))  # type: ignore[operator]
-    chunks = padded_size(batch[0].layout.virtual_stages, CHUNK_SIZES)
-    lanes = padded_size(len(batch), BATCH_SIZES)
-    strategies = stack_strategies(problem, settings, batch, table, chunks, lanes)
+    table = padded_table(build(*batch[0].table_key))
+    strategies = stack_strategies(problem, settings, batch, table)
     return jax.tree.map(np.asarray, step_costs(problem, strategies, table))
 
 
 def padded_table(table: ScheduleTable) -> ScheduleTable:
     """Returns a table padded to one of few sizes."""
     slots, stages = table.kind.shape
-    wide = padded_size(stages, STAGE_SIZES)
-    chunks = padded_size(table.num_chunks, CHUNK_SIZES)
-    usual = SLOTS_PER_STAGE * wide * chunks
-    return pad_table(table, usual if slots <= usual else padded_size(slots, ()), wide)
+    return pad_table(table, padded_size(slots, SLOT_SIZES), padded_size(stages, STAGE_SIZES))
 
 
 def stack_strategies(
@@ -99,12 +100,12 @@ def stack_strategies(
     settings: Mapping[Setting, int],
     batch: Sequence[Choice],
     table: ScheduleTable,
-    chunks: int,
-    lanes: int,
 ) -> Strategy:
     """Returns the choices as one batch of strategies; the last one fills the padding."""
     stages = table.kind.shape[1]
+    chunks = padded_size(table.num_chunks, CHUNK_SIZES)
     types = problem.memory_s_per_byte.shape[0]
+    lanes = padded_size(len(batch), BATCH_SIZES)
     filled = [*batch, *[batch[-1]] * (lanes - len(batch))]
     held = _padded(fullest_in_flight(table).T[None, :, : table.num_stages], chunks, stages)[0]
     ranges = [choice.unit_ranges for choice in filled]
@@ -172,6 +173,7 @@ def _padded(values: np.ndarray, chunks: int, stages: int) -> np.ndarray:
 def _on_host(cost: StepCost, size: int) -> Costs:
     """Returns the real rows in float64, the step time as the sum of its parts."""
     breakdown = np.stack(cost.breakdown, axis=-1)[:size].astype(float)
+    breakdown[breakdown < NOISE_FRACTION * breakdown.sum(axis=-1, keepdims=True)] = 0.0
     return Costs(
         step_time_s=breakdown.sum(axis=-1),
         breakdown_s=breakdown,
