@@ -63,10 +63,10 @@ class SettingFigures:
     saved: Quantity
     tied: PerSetting
     working_bytes: PerSetting  # the largest
-    kind_dense: Float[np.ndarray, "settings units"]
-    kind_expert: Float[np.ndarray, "settings units"]
-    kind_saved: Float[np.ndarray, "settings units"]
-    kind_count: Float[np.ndarray, " units"]
+    kind_dense: Float[np.ndarray, "settings _"]
+    kind_expert: Float[np.ndarray, "settings _"]
+    kind_saved: Float[np.ndarray, "settings _"]
+    kind_count: Float[np.ndarray, " _"]
 
     @staticmethod
     def of(tables: Sequence[UnitTable]) -> SettingFigures:
@@ -99,7 +99,7 @@ class SettingFigures:
 
 def _distinct_units(
     values: Float[np.ndarray, "_ units"],
-) -> tuple[Int[np.ndarray, " units"], Float[np.ndarray, " units"]]:
+) -> tuple[Int[np.ndarray, " _"], Float[np.ndarray, " _"]]:
     """Returns the first unit of each kind, and how many units are of it."""
     _, first, count = np.unique(values, axis=1, return_index=True, return_counts=True)
     return first, count.astype(float)

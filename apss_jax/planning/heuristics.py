@@ -54,12 +54,16 @@ class Bounds:
     @cached_property
     def largest_bytes(self) -> float:
         """Returns the largest predicted need that fits on any device."""
-        return float(usable_bytes(np.array(self.facts.largest_memory_bytes), self.stack))
+        return _usable_bytes(self.facts.largest_memory_bytes, self.stack)
 
     @cached_property
     def smallest_bytes(self) -> float:
         """Returns the largest predicted need that fits on every device."""
-        return float(usable_bytes(np.array(self.facts.smallest_memory_bytes), self.stack))
+        return _usable_bytes(self.facts.smallest_memory_bytes, self.stack)
+
+
+def _usable_bytes(memory_bytes: int, stack: Stack) -> float:
+    return float(usable_bytes(np.array([memory_bytes], dtype=float), stack)[0])
 
 
 @dataclass(frozen=True)
