@@ -105,6 +105,7 @@ DENSE: dict[str, Traits] = {
         qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, tied=True,
         window_flag="use_sliding_window",
     ),
+    "exaone": Traits(),
     "exaone4": Traits(head_norm=True, window_period=4),
     "ernie4_5": Traits(
         qkv_bias=USE_BIAS, output_bias=USE_BIAS, mlp_bias=USE_BIAS, tied=True, head_dim=128
@@ -118,6 +119,10 @@ DENSE: dict[str, Traits] = {
     ),
     "arcee": Traits(
         qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, mlp_bias=MLP_BIAS, gated=False
+    ),
+    "internlm3": Traits(
+        qkv_bias=("qkv_bias", False), output_bias=("bias", False), mlp_bias=("bias", False),
+        head_dim=128,
     ),
     "internlm2": Traits(qkv_bias=("bias", False), output_bias=("bias", False)),
     "baichuan": Traits(),
@@ -146,17 +151,21 @@ def heads_and_size(f: Fields, traits: Traits, hidden: int) -> tuple[int, int, in
 def windows(f: Fields, traits: Traits, num_layers: int) -> list[int | None]:
     """Returns how many tokens each layer attends to; None means the whole sequence."""
     window = f.count(traits.window_field) or None
+    return [window if local else None for local in _is_local(f, traits, num_layers)]
+
+
+def _is_local(f: Fields, traits: Traits, num_layers: int) -> list[bool]:
     kinds = layer_types(f, num_layers)
-    if kinds is None and traits.window_period:
-        period = f.size("sliding_window_pattern", "_sliding_window_pattern",
-                        default=traits.window_period)  # fmt: skip
-        return [window if (i + 1) % period else None for i in range(num_layers)]
     if kinds is not None:
-        return [None if kind == "full_attention" else window for kind in kinds]
-    if traits.window_flag and not f.flag(traits.window_flag, False):
-        return [None] * num_layers
-    first = f.count("max_window_layers") if traits.window_flag else 0
-    return [window if i >= first else None for i in range(num_layers)]
+        return [kind != "full_attention" for kind in kinds]
+    if traits.window_period:
+        names = ("sliding_window_pattern", "_sliding_window_pattern")
+        period = f.size(*names, default=traits.window_period)
+        return [(i + 1) % period > 0 for i in range(num_layers)]
+    if traits.window_flag is None:
+        return [True] * num_layers
+    first = f.count("max_window_layers")
+    return [i >= first and f.flag(traits.window_flag, False) for i in range(num_layers)]
 
 
 def layer_types(

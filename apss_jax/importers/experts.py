@@ -23,7 +23,7 @@ from apss_jax.importers.fields import (
     Fields,
     changed,
 )
-from apss_jax.schema.layers import MoeMlp
+from apss_jax.schema.layers import DenseMlp, FeedForward, MoeMlp
 from apss_jax.schema.model import Model
 from apss_jax.schema.weights import MAX_LAYERS
 
@@ -134,6 +134,21 @@ def with_mtp(f: Fields, model: Model) -> Model:
     return changed(model, mtp_layers=(last,), mtp_parameters=parameters)
 
 
+def granite_experts(f: Fields) -> FeedForward:
+    """Returns Granite's experts with a shared part, or that part alone when there are none."""
+    shared = f.count("shared_intermediate_size")
+    if not f.count(*EXPERTS):
+        f.count(*TOP_K)
+        return DenseMlp(intermediate_size=f.size("shared_intermediate_size"))
+    return routed(f, f.size(*INTERMEDIATE), shared_intermediate_size=shared)
+
+
+def granite_shared(f: Fields) -> Model:
+    """Returns a Granite MoE with a shared expert."""
+    feed_forward = granite_experts(f)
+    return decoder(f, LLAMA_MOE, feed_forward_of=lambda _: feed_forward)
+
+
 def llama4_text(f: Fields) -> Model:
     """Returns the text part of Llama 4: a shared expert of the experts' width, implied."""
     f = f.filled(LLAMA4_TEXT)
@@ -176,6 +191,7 @@ FAMILIES: dict[str, ModelFrom] = {
         replace(LLAMA_MOE, norm="layer", head_bias=("lm_head_bias", False))
     ),
     "granitemoe": all_experts(LLAMA_MOE),
+    "granitemoeshared": granite_shared,
     "glm4_moe": glm4_moe,
     "dots1": first_dense(replace(LLAMA_MOE, head_norm=True), router_bias=True),
     "deepseek": first_dense(LLAMA_MOE, router_bias=False),

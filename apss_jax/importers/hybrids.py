@@ -14,7 +14,14 @@ from apss_jax.importers.decoders import (
     layer_types,
     setting,
 )
-from apss_jax.importers.experts import beside_dense, by_step, num_layers, routed, with_mtp
+from apss_jax.importers.experts import (
+    beside_dense,
+    by_step,
+    granite_experts,
+    num_layers,
+    routed,
+    with_mtp,
+)
 from apss_jax.importers.fields import HIDDEN, LAYERS, SHARED_EXPERTS, Fields, changed
 from apss_jax.schema.layers import (
     Attention,
@@ -32,6 +39,13 @@ QWEN3_NEXT = Traits(
     qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS, head_norm=True, head_dim=256
 )
 NEMOTRON_H = Traits(qkv_bias=False, output_bias=False, head_dim=128)
+GRANITE = Traits(qkv_bias=ATTENTION_BIAS, output_bias=ATTENTION_BIAS)
+GRANITE_KINDS = {
+    "mamba": "mamba",
+    "linear_attention": "mamba",
+    "attention": "attention",
+    "full_attention": "attention",
+}
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 NEMOTRON_WIDTH = 21504  # NemotronHConfig, which is the 8B model
 
@@ -166,7 +180,37 @@ def _nemotron_experts(f: Fields) -> FeedForward:
     )
 
 
+def granite_hybrid(f: Fields) -> Model:
+    """Returns a Granite 4: Mamba or attention in each layer, experts and a shared part after it."""
+    hidden, count = f.size(*HIDDEN), num_layers(f)
+    kinds = layer_types(f, count, tuple(GRANITE_KINDS)) or ("mamba",) * count
+    mixers: dict[str, Mixer] = {"attention": attention(f, GRANITE, hidden)}
+    if any(GRANITE_KINDS[kind] == "mamba" for kind in kinds):
+        mixers["mamba"] = _granite_state_space(f)
+    feed_forward = granite_experts(f)
+    return decoder(
+        f,
+        GRANITE,
+        mixer_of=lambda i: mixers[GRANITE_KINDS[kinds[i]]],
+        feed_forward_of=lambda _: feed_forward,
+    )
+
+
+def _granite_state_space(f: Fields) -> StateSpace:
+    f.count("mamba_expand")  # heads times head size says the same
+    return StateSpace(
+        num_heads=f.size("mamba_n_heads"),
+        head_dim=f.size("mamba_d_head"),
+        state_size=f.size("mamba_d_state"),
+        num_groups=f.size("mamba_n_groups", default=1),
+        conv_kernel=f.size("mamba_d_conv"),
+        conv_bias=f.flag("mamba_conv_bias", True),
+        bias=f.flag("mamba_proj_bias", False),
+    )
+
+
 FAMILIES: dict[str, ModelFrom] = {
+    "granitemoehybrid": granite_hybrid,
     "qwen3_next": qwen3_next,
     "qwen3_5_text": qwen3_5_text,
     "qwen3_5_moe_text": qwen3_next,

@@ -54,6 +54,12 @@ def deepseek_v2(f: Fields) -> Model:
     return _model(f, lambda _: mixer, router_bias=corrected)
 
 
+def mistral4(f: Fields) -> Model:
+    """Returns a Mistral 4: V3's layout without the bias that balances the experts."""
+    mixer = latent_attention(f)
+    return _model(f, lambda _: mixer, router_bias=False)
+
+
 def deepseek_v3(f: Fields) -> Model:
     """Returns a DeepSeek-V3 (arXiv 2412.19437), Kimi K2 or GLM-4.7-Flash.
 
@@ -93,6 +99,7 @@ FAMILIES: dict[str, ModelFrom] = {
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
     "kimi_k2": deepseek_v3,
+    "mistral4": mistral4,
     "glm4_moe_lite": deepseek_v3,
     "deepseek_v32": deepseek_v32,
     "glm_moe_dsa": deepseek_v32,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from apss_jax.importers import decoders, experts, hybrids, towers
+from apss_jax.importers import decoders, experts, hybrids, latent, towers
 from apss_jax.importers.decoders import ModelFrom
 from apss_jax.importers.fields import HIDDEN, Fields
 from apss_jax.schema.model import Model, Tower
@@ -64,7 +64,8 @@ def mistral3(f: Fields) -> Model:
     """Returns a Mistral Small 3.1 or Ministral 3, with its Pixtral tower."""
     text = f.section("text_config")
     kind = text.text("model_type", "mistral") if text else "mistral"
-    if kind not in decoders.DENSE or text is None:
+    families = {**decoders.FAMILIES, **latent.FAMILIES}
+    if kind not in families or text is None:
         raise f.wrong("text_config", f"{kind!r} cannot be represented", "Use a mistral text model")
     merge = f.size("spatial_merge_size", default=2)
     biased = f.flag("multimodal_projector_bias", False)
@@ -72,7 +73,7 @@ def mistral3(f: Fields) -> Model:
     def tower(vision: Fields, hidden: int) -> Tower:
         return towers.pixtral(vision, hidden, merge, bias=biased)
 
-    return joined(decoders.FAMILIES[kind], tower, PIXTRAL)(f)
+    return joined(families[kind], tower, PIXTRAL)(f)
 
 
 QWEN3_MOE = experts.FAMILIES["qwen3_moe"]
