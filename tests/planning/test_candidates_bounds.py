@@ -1,0 +1,41 @@
+"""The policy's bounds against the cost model itself."""
+
+import numpy as np
+import pytest
+
+from apss_jax.datasheet.table import UnitTables
+from apss_jax.legality.facts import facts_of
+from apss_jax.planning.costing import cost_choices
+from apss_jax.planning.cutting import Cutter
+from apss_jax.planning.enumeration import enumerate_layouts
+from apss_jax.planning.heuristics import Bounds
+from apss_jax.planning.inputs import gather_inputs
+from apss_jax.planning.lineup import line_up
+from apss_jax.planning.tables import cost_tables, weight_bytes_of
+from apss_jax.schema.layout import Layouts
+
+ROUNDING = 1e-5  # the cost model computes in float32
+PINS = {"pipeline_parallel": (1, 2, 4), "micro_batch": (1, 2), "data_parallel": (1, 2, 4)}
+
+
+@pytest.mark.parametrize("cluster", ["2x4xT4-16GB", "1x4xV100-SXM2-16GB+1x4xT4-16GB"])
+def test_no_cost_is_below_its_bounds(cluster: str) -> None:
+    """Step time and memory of exact partitions of 100 layouts are never below the bounds."""
+    inputs = gather_inputs("gpt2", cluster, global_batch=8, seq_len=1024)
+    facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
+    listed = enumerate_layouts(facts, PINS)
+    chosen = np.random.default_rng(0).choice(len(listed), size=100, replace=False)
+    layouts = list(listed.take(chosen))
+    tables = cost_tables(inputs, [layout.setting for layout in layouts])
+    cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, "exact")
+    choices = cutter.choices(line_up(inputs, layouts, tables).candidates, tables)
+    costs = cost_choices(tables.problem, tables.index, choices)
+    source = UnitTables(inputs.model, inputs.cluster, inputs.workload, inputs.stack).tables
+    bytes_each = weight_bytes_of(inputs.workload)
+    bounds = Bounds.of(facts, inputs.cluster, inputs.stack, source, bytes_each)
+    view = bounds.look_at(Layouts.of([choice.layout for choice in choices]))
+    needed = costs.memory_bytes.sum(axis=-1).max(axis=-1)
+    assert np.all(view.step.lower_s <= costs.step_time_s * (1 + ROUNDING))
+    assert np.all(view.step.upper_s >= costs.step_time_s * (1 - ROUNDING))
+    assert np.all(view.lower_bytes <= needed * (1 + ROUNDING))
+    assert np.median(view.step.lower_s / costs.step_time_s) > 0.5
