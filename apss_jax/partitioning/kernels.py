@@ -32,7 +32,8 @@ _TIE_FRACTION = 1e-12
 _THRESHOLD_FRACTION = 1e-3
 _MAX_HALVINGS = 40
 
-# Rows of the work table: first and last start and end of each stage, the queue, the ends found.
+# Rows of the work table: where each stage can start at the earliest and latest (the last layer's
+# end follows the last stage), the queue, and where each stage of the partition found last ends.
 _FIRST, _LAST, _QUEUE, _ENDS = range(4)
 
 # Columns of the table of open boxes; a low and a high limit each for rounds and for gradients.
@@ -68,9 +69,10 @@ def _fill(tables: Any, limits: Any, work: Any) -> bool:
             end += 1
         if end <= stage:
             return False
-        work[_LAST, stage] = end
+        work[_LAST, stage + 1] = end
     if end < layers:
         return False
+    work[_LAST, 0], work[_FIRST, stages] = 0, layers
     for stage in range(stages - 1, -1, -1):
         start = end
         while start > stage and _fits(tables, limits, stage, start - 1, end):
@@ -84,14 +86,12 @@ def _fill(tables: Any, limits: Any, work: Any) -> bool:
 def _extend(tables: Any, limits: Any, work: Any, start_of: Any, cost_s: Any, stage: int) -> None:
     """Extends the best partitions into `stage` stages by one stage, for each possible end."""
     queue, before, after = work[_QUEUE], cost_s[stage % 2], cost_s[1 - stage % 2]
-    last = work[_LAST, stage - 1] if stage > 0 else 0
-    is_last_stage = stage == tables.shape[1] - 1
-    first_end = work[_LAST, stage] if is_last_stage else work[_FIRST, stage + 1]
     head, tail, pushed = 0, 0, work[_FIRST, stage]
     window = pushed
     time_s, ending_s = tables[TIME, stage], tables[ENDING, stage]
-    for end in range(first_end, work[_LAST, stage] + 1):
-        while pushed < end and pushed <= last:
+    for end in range(work[_FIRST, stage + 1], work[_LAST, stage + 1] + 1):
+        stop = min(end, work[_LAST, stage] + 1)
+        while pushed < stop:
             value_s = before[pushed] - time_s[pushed]
             while tail > head and before[queue[tail - 1]] - time_s[queue[tail - 1]] >= value_s:
                 tail -= 1
@@ -161,12 +161,11 @@ def _open_boxes(tables: Any, limits: Any, work: Any, boxes: Any) -> int:
         for row in range(3):
             boxes[row, _LOW + kind] = high_s if row > kind else low_s
             boxes[row, _HIGH + kind] = high_s if row == kind else np.inf
-    count = 3 if boxes[1, _HIGH + 1] > 0.0 else 2
-    if count == 2:
-        boxes[1, _HIGH + 1] = np.inf
-    for row in range(count):
-        boxes[row, _BOUND] = boxes[row, _LOW] + boxes[row, _LOW + 1]
-    return count
+            boxes[row, _BOUND] = boxes[row, _LOW] + boxes[row, _LOW + 1]
+    if boxes[1, _HIGH + 1] > 0.0:
+        return 3
+    boxes[1, _HIGH + 1] = np.inf
+    return 2
 
 
 @_inner
