@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from apss_jax.cli.values import LARGEST
 from apss_jax.schema.errors import InputError, mistake
 
 if TYPE_CHECKING:
@@ -22,9 +23,19 @@ def read_plan(path: str) -> Plan:
     place, data = _plan_in(read_json(path), path)
     body = {"schema": Plan.SCHEMA, **data} if isinstance(data, dict) else data
     try:
-        return Plan.from_json(body, file=path)
+        plan = Plan.from_json(body, file=path)
     except InputError as error:
         raise InputError([replace(m, key=f"{place}{m.key}") for m in error.mistakes]) from None
+    _refuse_huge(plan, place, path)
+    return plan
+
+
+def _refuse_huge(plan: Plan, place: str, path: str) -> None:
+    """Raises `InputError` for a degree or count that arrays of whole numbers cannot hold."""
+    for name, value in plan:
+        if isinstance(value, int) and value > LARGEST:
+            rule = f"must be at most {LARGEST}"
+            raise mistake(f"{place}{name}", value, rule, "Correct the value", file=path)
 
 
 def _plan_in(data: Any, path: str) -> tuple[str, Any]:
