@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -13,7 +12,7 @@ from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.stack import Stack
 from apss_jax.schema.tables import UnitTable
 
-Array = jax.Array | np.ndarray
+Array = Any  # numpy on the host, traced inside `jit`
 UNIT_SIZES = (32, 64, 128, 256, 512, 1024)  # padded counts: one compilation serves each
 SETTING_SIZES = (64, 512, 4096)
 TYPE_SIZES = (2, 4, 8, 16)
@@ -55,7 +54,7 @@ def build_problem(
     tables: Sequence[UnitTable],
     cluster: ClusterProfile,
     stack: Stack,
-    weight_bytes: int,
+    weight_bytes: float,
 ) -> Problem:
     """Returns the padded arrays of one search; `tables[i]` becomes setting `i`."""
     units = padded_size(tables[0].num_units, UNIT_SIZES)

@@ -21,7 +21,7 @@
 * `data_ranks`, `context_ranks`, `tensor_ranks`: places in the groups that one stage forms;
 * `ranks`: devices of one group or of one stage, in order;
 * `groups`: groups that communicate at once;
-* `parts`: named shares of one figure, such as those of a step's time or a stage's memory;
+* `time_parts`, `memory_parts`: the named shares of a step's time and of a stage's memory;
 * `features`: what a network sees of one element.
 
 Shapes are checked while the tests run, where arithmetic on an axis (`stages-1`) is only understood
@@ -60,7 +60,8 @@ AXES: Final = (
     "tensor_ranks",
     "ranks",
     "groups",
-    "parts",
+    "time_parts",
+    "memory_parts",
     "features",
 )
 

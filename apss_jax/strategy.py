@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
-import numpy as np
 from jaxtyping import Bool, Float, Int
 
-Array = jax.Array | np.ndarray
+Array = Any  # numpy on the host, traced inside `jit`
 
 
 class Strategy(NamedTuple):

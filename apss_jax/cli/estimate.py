@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -22,7 +21,7 @@ from apss_jax.cli.options import (
     Version,
 )
 from apss_jax.cli.plan_file import read_plan
-from apss_jax.cli.run import Answer, new_app, run
+from apss_jax.cli.run import Answer, new_app, run_process
 from apss_jax.cli.subject import Subject, load_subject
 from apss_jax.cli.values import maybe_number, precision_named
 from apss_jax.schema.errors import InputError, Mistake, mistake
@@ -134,7 +133,7 @@ def estimate_command(
 
 def main() -> None:
     """Runs the command and ends the process."""
-    sys.exit(run(app))
+    run_process(app)
 
 
 def _answer_plan(question: Question, path: str, texts: LayoutTexts) -> Answer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -21,7 +20,7 @@ from apss_jax.cli.options import (
 )
 from apss_jax.cli.output_folder import output_folder
 from apss_jax.cli.pins import read_pins
-from apss_jax.cli.run import ANSWERED, NO_PLAN, Answer, new_app, note, run
+from apss_jax.cli.run import ANSWERED, NO_PLAN, Answer, new_app, note, run_process
 from apss_jax.cli.subject import Subject, load_subject
 from apss_jax.cli.values import maybe_number, one_of, precision_named, whole_number
 
@@ -93,7 +92,7 @@ def search_command(
 
 def main() -> None:
     """Runs the command and ends the process."""
-    sys.exit(run(app))
+    run_process(app)
 
 
 def _search(model: str, cluster: str, options: dict[str, Any]) -> SearchResult:

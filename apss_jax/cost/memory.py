@@ -41,7 +41,8 @@ def stage_memory(problem: Problem, strategy: Strategy) -> StageMemory:
     used = jnp.any(strategy.end_unit > strategy.first_unit, axis=0)
     saved = jnp.sum(span(problem.saved_bytes[strategy.setting], strategy) * strategy.in_flight, 0)
     other = (problem.reserved_bytes + _working_bytes(problem, strategy)) * used
-    return StageMemory(*(dense[i] + expert[i] for i in range(3)), activations=saved, other=other)
+    weights, gradients, optimizer = (a + b for a, b in zip(dense, expert, strict=True))
+    return StageMemory(weights, gradients, optimizer, saved, other)
 
 
 def _states(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -14,6 +15,7 @@ from apss_jax.planning.heuristics import Bounds, View, beaten, propose
 from apss_jax.schema.layout import Layouts
 
 NEAREST: Final = 64  # layouts kept when nothing can fit: what a search reports as missing
+MERGED_ROWS: Final = 50_000
 SLACK: Final = 1.1  # on the step time that a plain partition surely reaches
 
 
@@ -41,7 +43,7 @@ def find_candidates(facts: Facts, bounds: Bounds, pins: Pins | None = None) -> C
     dropped: Counter[str] = Counter()
     kept = _Kept()
     legal = 0
-    for block in layout_blocks(facts, pins):
+    for block in _merged(layout_blocks(facts, pins)):
         legal += len(block)
         view = bounds.look_at(block)
         proposed, counts = propose(view, pins or {})
@@ -49,6 +51,18 @@ def find_candidates(facts: Facts, bounds: Bounds, pins: Pins | None = None) -> C
         kept.add(view, proposed)
     survivors = kept.survivors(dropped)
     return Candidates(survivors, legal, {name: n for name, n in dropped.items() if n})
+
+
+def _merged(blocks: Iterator[Layouts]) -> Iterator[Layouts]:
+    """Yields small blocks several at a time: looking at each alone costs more than its rows."""
+    waiting: list[Layouts] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(map(len, waiting)) >= MERGED_ROWS:
+            yield _joined(waiting)
+            waiting = []
+    if waiting:
+        yield _joined(waiting)
 
 
 class _Kept:

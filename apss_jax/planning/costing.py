@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import pairwise
 
 import jax
@@ -37,10 +38,10 @@ class Costs:
     """The cost of each choice, in float64 on the host; stages padded with 0."""
 
     step_time_s: Float[np.ndarray, " batch"]
-    breakdown_s: Float[np.ndarray, "batch parts"]  # in the order of `cost.step.Breakdown`
+    breakdown_s: Float[np.ndarray, "batch time_parts"]  # in the order of `cost.step.Breakdown`
     forward_s: Float[np.ndarray, "batch stages"]
     backward_s: Float[np.ndarray, "batch stages"]
-    memory_bytes: Float[np.ndarray, "batch stages parts"]  # in the order of `StageMemory`
+    memory_bytes: Float[np.ndarray, "batch stages memory_parts"]  # in the order of `StageMemory`
 
     def rows(self, chosen: np.ndarray) -> Costs:
         """Returns some of the rows."""
@@ -84,30 +85,48 @@ def _run(
     batch: Sequence[Choice],
     build: BuildFn,
 ) -> StepCost:
-    table = padded_table(build(*batch[0].table_key))
-    strategies = stack_strategies(problem, settings, batch, table)
-    return jax.tree.map(np.asarray, step_costs(problem, strategies, table))
+    ready = _ready_table(build, batch[0].table_key)
+    strategies = stack_strategies(problem, settings, batch, ready)
+    return jax.tree.map(np.asarray, step_costs(problem, strategies, ready.on_device))
 
 
-def padded_table(table: ScheduleTable) -> ScheduleTable:
-    """Returns a table padded to one of few sizes."""
-    slots, stages = table.kind.shape
-    return pad_table(table, padded_size(slots, SLOT_SIZES), padded_size(stages, STAGE_SIZES))
+@dataclass(frozen=True, eq=False)
+class ReadyTable:
+    """A schedule table padded to one of few sizes, and what memory needs of it."""
+
+    on_device: ScheduleTable
+    num_chunks: int
+    in_flight: Float[np.ndarray, "chunks stages"]  # padded
+
+    @staticmethod
+    def of(table: ScheduleTable) -> ReadyTable:
+        """Returns a table made ready."""
+        slots, stages = table.kind.shape
+        wide, chunks = (
+            padded_size(stages, STAGE_SIZES),
+            padded_size(table.num_chunks, CHUNK_SIZES),
+        )
+        padded = pad_table(table, padded_size(slots, SLOT_SIZES), wide)
+        held = _padded(fullest_in_flight(table).T[None].astype(np.float32), chunks, wide)[0]
+        return ReadyTable(jax.device_put(padded), table.num_chunks, held)
+
+
+@lru_cache(maxsize=64)
+def _ready_table(build: BuildFn, key: tuple[str, int, int, int]) -> ReadyTable:
+    return ReadyTable.of(build(*key))
 
 
 def stack_strategies(
     problem: Problem,
     settings: Mapping[Setting, int],
     batch: Sequence[Choice],
-    table: ScheduleTable,
+    table: ReadyTable,
 ) -> Strategy:
     """Returns the choices as one batch of strategies; the last one fills the padding."""
-    stages = table.kind.shape[1]
-    chunks = padded_size(table.num_chunks, CHUNK_SIZES)
+    chunks, stages = table.in_flight.shape
     types = problem.memory_s_per_byte.shape[0]
     lanes = padded_size(len(batch), BATCH_SIZES)
     filled = [*batch, *[batch[-1]] * (lanes - len(batch))]
-    held = _padded(fullest_in_flight(table).T[None, :, : table.num_stages], chunks, stages)[0]
     ranges = [choice.unit_ranges for choice in filled]
     first = _padded(np.stack([r[0] for r in ranges]), chunks, stages)
     end = _padded(np.stack([r[1] for r in ranges]), chunks, stages)
@@ -127,7 +146,7 @@ def stack_strategies(
         gradient_s_per_call=links.gradient_s_per_call,
         transfer_s_per_byte=links.transfer_s_per_byte[:, None, :] * used,
         transfer_s_per_call=links.transfer_s_per_call[:, None, :] * used,
-        in_flight=np.broadcast_to(held.astype(np.float32), first.shape),
+        in_flight=np.broadcast_to(table.in_flight, first.shape),
         num_micro_batches=np.array([c.num_micro_batches for c in filled], np.float32),
         shards=shards.astype(np.float32),
         expert_shards=(shards / experts).astype(np.float32),

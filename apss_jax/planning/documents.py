@@ -52,7 +52,7 @@ class PlanWriter:
             virtual_stages=layout.virtual_stages,
             micro_batch=layout.micro_batch,
             num_micro_batches=choice.num_micro_batches,
-            zero_stage=layout.zero_stage,
+            zero_stage=layout.zero_stage,  # type: ignore[arg-type] # a legal layout has 0 to 3
             sequence_parallel=layout.sequence_parallel,
             recompute=layout.recompute,
             schedule=layout.schedule,
@@ -71,7 +71,7 @@ class PlanWriter:
     def _stage(self, choice: Choice, costs: Costs, row: int, stage: int) -> Stage:
         table = self.tables.by_setting[choice.layout.setting]
         memory = self._memory(choice, costs.memory_bytes[row, stage], stage)
-        chance = float(oom_probability(memory.total, memory.capacity, self.inputs.stack))
+        chance = oom_probability(memory.total, memory.capacity, self.inputs.stack)
         first, end = choice.unit_ranges
         spans = list(zip(first[:, stage].tolist(), end[:, stage].tolist(), strict=True))
         present = choice.placement.has_type[stage]

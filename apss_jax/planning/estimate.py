@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +27,23 @@ from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.layout import Layout
 from apss_jax.schema.model import Model
-from apss_jax.schema.plan import Chunk, Estimate, Plan, Stage, Violation
+from apss_jax.schema.plan import Chunk, Estimate, Plan, Stage
 from apss_jax.schema.stack import Stack
 
 # Rules whose breach leaves nothing to cost; other illegal plans are costed all the same, because
 # people want to know what they would have got.
 UNCOSTABLE = frozenset(
     {"degrees", "devices", "placement", "precision", "table_degrees", "batch", "micro_batches"}
-    | {"depth", "schedule", "interleaving", "rounds", "stages", "layers", "stage_devices"}
+    | {
+        "depth",
+        "schedule",
+        "interleaving",
+        "rounds",
+        "expert_groups",
+        "stages",
+        "layers",
+        "stage_devices",
+    }
 )
 
 
@@ -54,22 +64,26 @@ def estimate_plan(
     layers of each virtual stage; without it, and without stages in the plan, the exact solver
     cuts. An illegal plan is answered, not refused; raises `InputError` for wrong input.
     """
-    known = plan if isinstance(plan, Plan) else None
-    batch = global_batch if global_batch is not None else known and known.global_batch
+    batch = _given_or(global_batch, plan, "global_batch")
     if batch is None:
         raise mistake("--global-batch", "", "is missing, and the plan does not say it", "Give it")
     inputs = gather_inputs(
         model,
         cluster,
         global_batch=batch,
-        seq_len=seq_len if seq_len is not None else known and known.seq_len,
-        precision=precision if precision is not None else known and known.precision,
-        stack=stack if stack is not None else known and known.stack,
+        seq_len=_given_or(seq_len, plan, "seq_len"),
+        precision=_given_or(precision, plan, "precision"),
+        stack=_given_or(stack, plan, "stack"),
     )
-    document = known or plan_of(plan, inputs.workload.global_batch)  # type: ignore[arg-type]
+    document = plan if isinstance(plan, Plan) else plan_of(plan, batch)
     if split is not None:
         document = document.model_copy(update={"stages": stages_of(document, split)})
     return _estimate(inputs, document)
+
+
+def _given_or(value: Any, plan: Plan | Layout, field: str) -> Any:
+    """Returns the value if there is one, else what the plan says, if it says it."""
+    return value if value is not None else getattr(plan, field, None)
 
 
 def plan_of(layout: Layout, global_batch: int) -> Plan:
@@ -110,13 +124,21 @@ def stages_of(plan: Plan, split: Sequence[int]) -> tuple[Stage, ...]:
 def _estimate(inputs: Inputs, plan: Plan) -> Estimate:
     facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
     broken = plan_violations(_as_table(plan, facts), facts)
-    costed = None if _cannot_cost(broken) else _costed(inputs, plan, facts)
+    can_cost = not any(violation.rule in UNCOSTABLE for violation in broken)
     return Estimate(
         legal=not broken,
         violations=broken,
-        plan=costed or plan,
+        plan=_costed(inputs, plan, facts) if can_cost else _without_figures(plan),
         assumptions=inputs.assumptions,
-        warnings=() if costed else ("the plan has no cost, because it cannot be laid out",),
+        warnings=() if can_cost else ("the plan has no cost, because it cannot be laid out",),
+    )
+
+
+def _without_figures(plan: Plan) -> Plan:
+    """Returns the choice alone: figures that a plan file brought are not this estimate's."""
+    stages = tuple(Stage(chunks=stage.chunks, devices=stage.devices) for stage in plan.stages)
+    return plan.model_copy(
+        update={"stages": stages, "cost": None, "provenance": {}, "explanation": ()}
     )
 
 
@@ -136,10 +158,6 @@ def _as_table(plan: Plan, facts: Facts) -> Plan:
         for stage in plan.stages
     ]
     return plan.model_copy(update={"stages": tuple(bare)})
-
-
-def _cannot_cost(violations: Sequence[Violation]) -> bool:
-    return any(violation.rule in UNCOSTABLE for violation in violations)
 
 
 def _costed(inputs: Inputs, plan: Plan, facts: Facts) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import get_args
 
 from apss_jax.importers.clusters import load_cluster, load_stack
 from apss_jax.importers.load import load_model
@@ -86,10 +87,9 @@ def _default_seq_len(model: Model, assumptions: list[str]) -> int:
 
 
 def _precision(cluster: ClusterProfile, precision: str | None, assumptions: list[str]) -> Precision:
-    known: tuple[Precision, ...] = ("bf16", "fp16", "fp32", "fp8")
-    for name in known:
-        if name == precision:
-            return name
+    known: dict[str, Precision] = {name: name for name in get_args(Precision)}
+    if precision in known:
+        return known[precision]
     if precision is not None:
         raise mistake("--precision", precision, f"must be one of {', '.join(known)}", "Choose one")
     rates = [cluster.device_types[name].peak_flops_per_s for name in cluster.used_types]

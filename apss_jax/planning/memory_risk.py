@@ -13,16 +13,13 @@ FITS_BELOW = 0.1  # probability of running out at which a stage no longer counts
 NORMAL = NormalDist()
 
 
-def oom_probability(
-    total_bytes: Float[np.ndarray, "..."], capacity_bytes: Float[np.ndarray, "..."], stack: Stack
-) -> Float[np.ndarray, "..."]:
+def oom_probability(total_bytes: float, capacity_bytes: float, stack: Stack) -> float:
     """Returns the chance that the true need exceeds the capacity.
 
     The truth is taken as normal around the prediction, with the stack's relative error.
     """
-    need = np.maximum(np.asarray(total_bytes, dtype=float), 1.0)
-    excess = (need - capacity_bytes) / (stack.memory_error_fraction * need)
-    return np.vectorize(NORMAL.cdf, otypes=[float])(excess)
+    need = max(total_bytes, 1.0)
+    return NORMAL.cdf((need - capacity_bytes) / (stack.memory_error_fraction * need))
 
 
 def usable_bytes(

@@ -23,19 +23,29 @@ def shortlist(inputs: Inputs, pins: Pins, *, use_policy: bool) -> Candidates:
     return find_candidates(facts, bounds, pins)
 
 
+FLAG_OF = {"positions": "--seq-len", "precision": "--precision", "devices": "--cluster"}
+
+
 def require_legal(inputs: Inputs, pins: Pins, found: Candidates) -> None:
     """Raises `InputError` with the rules in the way when no layout at all is legal."""
     if found.num_legal:
         return
     facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
-    broken = pin_violations(facts, pins)
-    pinned = ", ".join(f"{name}={value}" for name, value in pins.items()) or "no pins"
-    if not broken:
-        rule = "no legal layout has these values together"
-        raise InputError([Mistake(None, "--pin", pinned, rule, "Pin fewer values, or others")])
+    pinned = ", ".join(f"{name}={_shown(values)}" for name, values in pins.items())
+    broken = [
+        (FLAG_OF.get(v.rule, "--pin"), f"{v.rule}: {v.message}")
+        for v in pin_violations(facts, pins)
+    ]
+    wrong = broken or [("--pin", "no legal layout has these values together")]
+    remedy = "Change the value, or pin fewer"
     raise InputError(
         [
-            Mistake(None, v.rule, pinned, v.message, "Change the pinned or given values")
-            for v in broken
+            Mistake(None, flag, pinned if flag == "--pin" else "", rule, remedy)
+            for flag, rule in wrong
         ]
     )
+
+
+def _shown(values: object) -> str:
+    many = values if isinstance(values, list | tuple) else (values,)
+    return ",".join(map(str, many))

@@ -13,8 +13,8 @@ from apss_jax.problem import Problem, build_problem
 from apss_jax.schema.tables import Setting, UnitTable
 from apss_jax.schema.workload import Workload
 
-FULL_PRECISION_BYTES = 4
-HALF_PRECISION_BYTES = 2
+FULL_PRECISION_BYTES = 4.0
+HALF_PRECISION_BYTES = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ def cost_tables(inputs: Inputs, settings: Iterable[Setting]) -> CostTables:
     )
 
 
-def weight_bytes_of(workload: Workload) -> int:
+def weight_bytes_of(workload: Workload) -> float:
     """Returns the bytes of a parameter as the forward pass reads it; FP8 keeps 16-bit weights."""
     return FULL_PRECISION_BYTES if workload.precision == "fp32" else HALF_PRECISION_BYTES
 

@@ -76,7 +76,7 @@ def _mistakes(error: ValidationError, file: str | None) -> list[Mistake]:
     return found
 
 
-def _rule(item: Any) -> str:  # noqa: ANN401 - pydantic's own error record
+def _rule(item: Any) -> str:
     if item["type"] == "extra_forbidden":
         return "is not a known key"
     if item["type"] == "missing":
@@ -93,7 +93,7 @@ def _remedy(kind: str) -> str:
     return remedies.get(kind, "Correct the value")
 
 
-def read_json(path: str | Path) -> Any:  # noqa: ANN401 - any JSON value
+def read_json(path: str | Path) -> Any:
     """Returns the JSON value in a file; raises `InputError` for anything that is not one.
 
     Refuses directories, files above 64 MiB, text that is not UTF-8, duplicate keys, NaN and
@@ -118,11 +118,12 @@ def _read_text(path: Path, name: str) -> str:
     try:
         if path.is_dir():
             raise mistake("(path)", name, "is a directory", "Name a file", file=name)
-        size_bytes = path.stat().st_size
-        if size_bytes > MAX_FILE_BYTES:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
             rule = f"is larger than {MAX_FILE_BYTES // 2**20} MiB"
-            raise mistake("(file)", f"{size_bytes} bytes", rule, "Name another file", file=name)
-        return path.read_text(encoding="utf-8-sig")
+            raise mistake("(file)", "", rule, "Name another file", file=name)
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise mistake("(file)", "", "is not UTF-8 text", "Name a JSON file", file=name) from None
     except (OSError, ValueError) as error:

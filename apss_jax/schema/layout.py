@@ -83,14 +83,9 @@ class Layouts:
     def __getitem__(self, index: int) -> Layout:
         """Returns one layout."""
         row = {f.name: int(getattr(self, f.name)[index]) for f in fields(self)}
-        return Layout(
-            **{
-                **row,
-                "recompute": RECOMPUTE[row["recompute"]],
-                "sequence_parallel": bool(row["sequence_parallel"]),
-                "schedule": SCHEDULES[row["schedule"]],
-            }
-        )
+        recompute, schedule = RECOMPUTE[row.pop("recompute")], SCHEDULES[row.pop("schedule")]
+        divided = bool(row.pop("sequence_parallel"))
+        return Layout(recompute=recompute, schedule=schedule, sequence_parallel=divided, **row)
 
     def __iter__(self) -> Iterator[Layout]:
         """Yields each layout."""

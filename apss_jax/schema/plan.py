@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -10,6 +10,10 @@ from apss_jax.schema.document import Document, Part
 
 Recompute = Literal["none", "selective", "full"]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved_1f1b"]
+
+
+Degree = Annotated[int, Field(ge=1, le=10**6)]  # no cluster of today has more devices
+Count = Annotated[int, Field(ge=1, le=10**9)]
 
 
 class Chunk(Part):
@@ -77,20 +81,20 @@ class Plan(Document):
     SCHEMA: ClassVar[str] = "apss.plan/1"
 
     rank: PositiveInt = 1
-    tensor_parallel: PositiveInt
-    pipeline_parallel: PositiveInt
-    data_parallel: PositiveInt
-    context_parallel: PositiveInt = 1
-    expert_parallel: PositiveInt = 1
-    virtual_stages: PositiveInt = 1
-    micro_batch: PositiveInt
-    num_micro_batches: PositiveInt
+    tensor_parallel: Degree
+    pipeline_parallel: Degree
+    data_parallel: Degree
+    context_parallel: Degree = 1
+    expert_parallel: Degree = 1
+    virtual_stages: Degree = 1
+    micro_batch: Count
+    num_micro_batches: Count
     zero_stage: Literal[0, 1, 2, 3] = 1
     sequence_parallel: bool = False
     recompute: Recompute = "none"
     schedule: ScheduleName = "1f1b"
-    global_batch: PositiveInt | None = None
-    seq_len: PositiveInt | None = None
+    global_batch: Count | None = None
+    seq_len: Count | None = None
     precision: str | None = None
     model: str | None = None
     cluster: str | None = None

@@ -52,7 +52,7 @@ def table(**changes: Any) -> UnitTable:
 def problem(unit_table: UnitTable | None = None, **stack: Any) -> Problem:
     """Returns the problem of one setting; gradients are not reduced unless the stack says so."""
     silent = {"gradient_exposed_fraction": 0.0, "step_s": 0.0, **stack}
-    built = build_problem([unit_table or table()], two_speed_cluster(), tiny_stack(**silent), 2)
+    built = build_problem([unit_table or table()], two_speed_cluster(), tiny_stack(**silent), 2.0)
     return jax.tree.map(jnp.asarray, built)
 
 
