@@ -71,7 +71,7 @@ class PlanWriter:
     def _stage(self, choice: Choice, costs: Costs, row: int, stage: int) -> Stage:
         table = self.tables.by_setting[choice.layout.setting]
         memory = self._memory(choice, costs.memory_bytes[row, stage], stage)
-        chance = oom_probability(memory.total, memory.capacity, self.inputs.stack)
+        chance = float(oom_probability(memory.total, memory.capacity, self.inputs.stack))
         first, end = choice.unit_ranges
         spans = list(zip(first[:, stage].tolist(), end[:, stage].tolist(), strict=True))
         present = choice.placement.has_type[stage]

@@ -11,15 +11,19 @@ from apss_jax.schema.stack import Stack
 
 FITS_BELOW = 0.1  # probability of running out at which a stage no longer counts as fitting
 NORMAL = NormalDist()
+Bytes = float | Float[np.ndarray, "..."]
 
 
-def oom_probability(total_bytes: float, capacity_bytes: float, stack: Stack) -> float:
-    """Returns the chance that the true need exceeds the capacity.
+def oom_probability(
+    total_bytes: Bytes, capacity_bytes: Bytes, stack: Stack
+) -> Float[np.ndarray, "..."]:
+    """Returns the chance that the true need exceeds the capacity, for one figure or for many.
 
     The truth is taken as normal around the prediction, with the stack's relative error.
     """
-    need = max(total_bytes, 1.0)
-    return NORMAL.cdf((need - capacity_bytes) / (stack.memory_error_fraction * need))
+    need = np.maximum(np.asarray(total_bytes, dtype=float), 1.0)
+    excess = (need - capacity_bytes) / (stack.memory_error_fraction * need)
+    return np.vectorize(NORMAL.cdf, otypes=[float])(excess)
 
 
 def usable_bytes(
