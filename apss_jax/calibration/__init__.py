@@ -1,0 +1,1 @@
+"""Predicted against measured: validation on tables of runs, and constants fitted to them."""

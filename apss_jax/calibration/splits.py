@@ -1,0 +1,72 @@
+"""Which layers stood on which stage, where a run or its framework says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from apss_jax.calibration.gaps import UnusableRunError
+from apss_jax.schema.layers import Attention, DenseMlp, Layer, MoeMlp
+from apss_jax.schema.model import Model
+
+Offsets = Int[np.ndarray, " offsets"]
+# DeepSpeed's GPT-2 pipeline lists the embedding and a transpose before the layers, and a transpose,
+# the final norm, the logits and a conversion after them (Megatron-LM v1.1.5, gpt2_model.py).
+MODULES_BEFORE, MODULES_AFTER = 2, 4
+
+
+def offsets_of_boundaries(boundaries: Sequence[int], num_layers: int, pieces: int) -> Offsets:
+    """Returns the first unit of each piece, and the end, from boundaries between layers.
+
+    Boundaries may count DeepSpeed's modules instead of layers. Raises `UnusableRunError`.
+    """
+    bounds = np.array(boundaries)
+    extra = int(bounds[-1]) - num_layers if len(bounds) else -1
+    if extra not in (0, MODULES_BEFORE + MODULES_AFTER):
+        raise UnusableRunError("stage boundaries do not fit the number of layers")
+    if len(bounds) != pieces + 1 or bounds[0] != 0 or (np.diff(bounds) < 0).any():
+        raise UnusableRunError("stage boundaries do not fit the number of stages")
+    layers = np.clip(bounds - (MODULES_BEFORE if extra else 0), 0, num_layers)
+    return _with_ends(layers, num_layers)
+
+
+def offsets_by_cost(model: Model, pieces: int) -> Offsets:
+    """Returns the cuts of a framework that gives each stage an equal share of matrix products.
+
+    huggingface/nanotron src/nanotron/models/base.py: blocks are placed in order; a stage is closed
+    by the block whose cumulative cost passes its share, and keeps that block.
+    """
+    costs = _block_costs(model)
+    shares = costs[-1] * np.arange(1, pieces + 1) / pieces
+    stage, stages = 0, []
+    for total in costs:
+        stages.append(stage)
+        stage += int(total > shares[stage])
+    counts = np.bincount(stages, minlength=pieces)
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _with_ends(layers: Offsets, num_layers: int) -> Offsets:
+    """Returns offsets of units from offsets of layers: the ends join the first and last piece."""
+    units = layers + 1
+    units[0], units[-1] = 0, num_layers + 2
+    return units
+
+
+def _block_costs(model: Model) -> Float[np.ndarray, " units"]:
+    """Returns cumulative costs: embedding (0), layers as if all heads had own keys, head."""
+    hidden = model.hidden_size or 0
+    vocab = model.embedding.vocab_size if model.embedding else 0
+    layers = [_layer_cost(layer, hidden) for layer in model.layer_sequence]
+    return np.cumsum([0.0, *layers, float(vocab * hidden)])
+
+
+def _layer_cost(layer: Layer, hidden: int) -> float:
+    mixer, part = layer.mixer, layer.feed_forward
+    attention = 4 * mixer.num_heads * mixer.head_dim * hidden if isinstance(mixer, Attention) else 0
+    width = part.intermediate_size if isinstance(part, DenseMlp) else 0
+    if isinstance(part, MoeMlp):
+        width = part.expert_intermediate_size * part.experts_per_token
+    return float(attention + 3 * width * hidden)
