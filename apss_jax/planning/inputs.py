@@ -56,6 +56,7 @@ def gather_inputs(
     """Returns the loaded inputs with defaults filled in and named; raises `InputError`."""
     trained = load_model(model) if isinstance(model, str) else model
     profile = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    _require_rows(trained, profile)
     assumptions = [*_notes(trained), *profile.notes]
     tokens = seq_len if seq_len is not None else _default_seq_len(trained, assumptions)
     _positive("--global-batch", global_batch, "sequences per step")
@@ -64,6 +65,18 @@ def gather_inputs(
     software = _stack(profile, stack, assumptions)
     workload = Workload(global_batch=global_batch, seq_len=tokens, precision=chosen)
     return Inputs(trained, profile, workload, software, tuple(dict.fromkeys(assumptions)))
+
+
+def _require_rows(model: Model, cluster: ClusterProfile) -> None:
+    """Raises `InputError` where a table of layers has no times for a device of the cluster."""
+    rows = model.table.rows if model.table else ()
+    for name in cluster.used_types:
+        row = next((row for row in rows if name not in row.forward_s), None)
+        if row is not None:
+            rule = (
+                f"row {row.name!r} of {model.name} has times for {', '.join(row.forward_s)} alone"
+            )
+            raise mistake("--cluster", name, rule, "Choose such devices, or add times to the table")
 
 
 def _notes(model: Model) -> tuple[str, ...]:
@@ -93,7 +106,7 @@ def _precision(cluster: ClusterProfile, precision: str | None, assumptions: list
     if precision is not None:
         raise mistake("--precision", precision, f"must be one of {', '.join(known)}", "Choose one")
     rates = [cluster.device_types[name].peak_flops_per_s for name in cluster.used_types]
-    chosen = next((name for name in PRECISIONS if all(name in r for r in rates)), "bf16")
+    chosen: Precision = next((name for name in PRECISIONS if all(name in r for r in rates)), "bf16")
     if chosen != "bf16":
         assumptions.append(f"precision {chosen}, as not every device type has bf16")
     return chosen

@@ -30,6 +30,15 @@ MAX_COSTED = 8192  # candidates; what lies beyond is counted as dropped
 Progress = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How candidates are cut, how many plans are wanted, how many candidates are costed at most."""
+
+    solver: str
+    shown: int
+    most: int
+
+
 @dataclass(frozen=True, eq=False)
 class Found:
     """Everything that was costed, and what was left out."""
@@ -87,7 +96,11 @@ def search_inputs(
     *,
     use_policy: bool = True,
 ) -> SearchResult:
-    """Returns the answer to a loaded question; without the policy, every legal layout is costed."""
+    """Returns the answer to a loaded question.
+
+    Without the policy every legal layout is costed, whatever its bound: what the policy is held
+    against.
+    """
     chosen = shortlist(inputs, pins, use_policy=use_policy)
     require_legal(inputs, pins, chosen)
     layouts = list(chosen.layouts)
@@ -95,7 +108,9 @@ def search_inputs(
     tables = cost_tables(inputs, [layout.setting for layout in layouts])
     lineup = line_up(inputs, layouts, tables)
     clock.lap("candidates")
-    found = cost_lineup(inputs, tables, lineup, solver, top, clock)
+    most = MAX_COSTED if use_policy else len(lineup.candidates)
+    shown = top if use_policy else len(lineup.candidates)
+    found = cost_lineup(inputs, tables, lineup, Effort(solver, shown, most), clock)
     plans = _plans(PlanWriter(inputs, tables), found, top, inputs)
     missing = None if plans else find_shortfall(inputs, pins, found.choices, found.costs)
     clock.lap("write")
@@ -109,10 +124,10 @@ def search_inputs(
 
 
 def cost_lineup(
-    inputs: Inputs, tables: CostTables, lineup: Lineup, solver: str, top: int, clock: _Clock
+    inputs: Inputs, tables: CostTables, lineup: Lineup, effort: Effort, clock: _Clock
 ) -> Found:
-    """Costs candidates in rounds until no remaining one can enter the first `top` plans."""
-    cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, solver)
+    """Costs candidates in rounds until no remaining one can be among the plans that are shown."""
+    cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, effort.solver)
     limit_s = np.inf
     choices: list[Choice] = []
     parts: list[Costs] = []
@@ -122,7 +137,7 @@ def cost_lineup(
         rows = np.arange(start, min(start + ROUND, len(lineup.candidates)))
         hopeful = rows[lineup.bound_s[rows] <= limit_s]
         dropped["cannot_win"] += len(rows) - len(hopeful)
-        if len(choices) >= MAX_COSTED:
+        if len(choices) >= effort.most:
             dropped["search_budget"] += len(hopeful)
             continue
         fresh = cutter.choices([lineup.candidates[row] for row in hopeful], tables)
@@ -133,7 +148,7 @@ def cost_lineup(
         choices += fresh
         parts.append(costs)
         fits.append(excess_bytes(inputs, fresh, costs) < 0)
-        limit_s = _limit_s(parts, fits, top)
+        limit_s = _limit_s(parts, fits, effort.shown)
         clock.lap("cost")
     fitting = np.concatenate(fits) if fits else np.zeros(0, bool)
     return Found(choices, joined(parts), fitting, {k: n for k, n in dropped.items() if n})
