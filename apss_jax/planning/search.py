@@ -66,10 +66,10 @@ def search_plans(
     solver: str = "exact",
     pins: Mapping[str, Sequence[object]] | None = None,
     top: int = 5,
-    progress: Progress | None = None,
+    progress: Progress = lambda _: None,
 ) -> SearchResult:
     """Returns the best plans, or what is missing where none fits; raises `InputError`."""
-    clock = _Clock()
+    clock = Clock()
     inputs = gather_inputs(
         model,
         cluster,
@@ -83,7 +83,7 @@ def search_plans(
     if top < 1:
         raise mistake("--top", top, "must be at least 1", "Ask for one plan or more")
     clock.lap("load")
-    return search_inputs(inputs, solver, pins or {}, top, clock, progress or (lambda _: None))
+    return search_inputs(inputs, solver, pins or {}, top, clock, progress=progress)
 
 
 def search_inputs(
@@ -91,9 +91,9 @@ def search_inputs(
     solver: str,
     pins: Mapping[str, Sequence[object]],
     top: int,
-    clock: _Clock,
-    progress: Progress,
+    clock: Clock,
     *,
+    progress: Progress = lambda _: None,
     use_policy: bool = True,
 ) -> SearchResult:
     """Returns the answer to a loaded question.
@@ -124,7 +124,7 @@ def search_inputs(
 
 
 def cost_lineup(
-    inputs: Inputs, tables: CostTables, lineup: Lineup, effort: Effort, clock: _Clock
+    inputs: Inputs, tables: CostTables, lineup: Lineup, effort: Effort, clock: Clock
 ) -> Found:
     """Costs candidates in rounds until no remaining one can be among the plans that are shown."""
     cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, effort.solver)
@@ -171,7 +171,7 @@ def _plans(writer: PlanWriter, found: Found, top: int, inputs: Inputs) -> list[P
     ]
 
 
-def _counts(chosen: Candidates, found: Found, clock: _Clock) -> SearchCounts:
+def _counts(chosen: Candidates, found: Found, clock: Clock) -> SearchCounts:
     return SearchCounts(
         candidates=chosen.num_legal,
         legal=chosen.num_legal,
@@ -190,7 +190,7 @@ def _warnings(inputs: Inputs, plans: Sequence[Plan]) -> tuple[str, ...]:
     return tuple(said)
 
 
-class _Clock:
+class Clock:
     """Wall time by phase."""
 
     def __init__(self) -> None:
