@@ -39,9 +39,12 @@ def test_a_heavy_import_would_be_seen() -> None:
     assert "numba" in imported & HEAVY
 
 
-@pytest.mark.parametrize("command", ["search", "estimate"])
-def test_help_is_light(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [("search", "--global-batch"), ("estimate", "--global-batch"), ("validate", "--runs")],
+)
+def test_help_is_light(command: str, flag: str) -> None:
     """`--help` prints the usage without importing a heavy package."""
     printed, imported = _run(RUN_HELP.format(module=f"apss_jax.{command}"))
-    assert "--global-batch" in printed
+    assert flag in printed
     assert imported & HEAVY == set()

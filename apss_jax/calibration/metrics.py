@@ -36,7 +36,7 @@ def spearman(a: PerRun, b: PerRun) -> float | None:
     ranks = [_ranks(values) for values in (a, b)]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return None
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def _ranks(values: PerRun) -> PerRun:

@@ -37,7 +37,7 @@ class Figures:
     high_s: PerRun
     memory_bytes: PerRun  # of the stage whose memory the run's framework reports
     oom_probability: PerRun  # of the likeliest stage
-    breakdown_s: Float[np.ndarray, "batch parts"]  # in the order of `cost.step.Breakdown`
+    breakdown_s: Float[np.ndarray, "batch time_parts"]  # in the order of `cost.step.Breakdown`
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,9 +176,10 @@ def _figures(
     error = measured * stack.measured_error_fraction
     error += (1.0 - measured) * stack.step_time_error_fraction
     total_bytes = costs.memory_bytes.sum(axis=-1)
+    capacities = [choice.placement.capacity_bytes for choice in choices]
     chances = [
-        _likeliest(row, choice.placement.capacity_bytes, stack)
-        for row, choice in zip(total_bytes, choices, strict=True)
+        _likeliest(row[: len(capacity_bytes)], capacity_bytes, stack)
+        for row, capacity_bytes in zip(total_bytes, capacities, strict=True)
     ]
     first = np.array([s.framework.reported_memory == "first_stage" for s in subjects])
     return Figures(
@@ -192,14 +193,13 @@ def _figures(
 
 
 def _likeliest(
-    total_bytes: Float[np.ndarray, " stages"],
+    held_bytes: Float[np.ndarray, " stages"],
     capacity_bytes: Float[np.ndarray, " stages"],
     stack: Stack,
 ) -> float:
-    """Returns the chance that the fullest stage runs out; further totals are padding."""
-    held = total_bytes[: len(capacity_bytes)]
-    fullest = int(np.argmax(held / capacity_bytes))
-    return float(oom_probability(float(held[fullest]), float(capacity_bytes[fullest]), stack))
+    """Returns the chance that the fullest stage runs out of memory."""
+    fullest = int(np.argmax(held_bytes / capacity_bytes))
+    return float(oom_probability(float(held_bytes[fullest]), float(capacity_bytes[fullest]), stack))
 
 
 def _in_order(parts: Sequence[Figures], order: Int[np.ndarray, " batch"]) -> Figures:

@@ -1,0 +1,1 @@
+"""Pages and pictures of results; they draw what a result holds and compute nothing."""

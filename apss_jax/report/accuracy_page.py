@@ -1,0 +1,146 @@
+"""The page that says how close predictions come, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from apss_jax.report.accuracy_rows import (
+    experiment_summaries,
+    figure,
+    oom_rates,
+    percent,
+    plain,
+)
+from apss_jax.schema.validation import SourceAccuracy, Validation
+
+MIN_CLAIMED: Final = 20  # rows of a source below which its figures are reported, not claimed
+
+INTRODUCTION: Final = """\
+Predicted against measured, on published runs. *MAPE* is the mean absolute error in percent of the
+measurement, *median* the median one, *rho* Spearman's rank correlation, *inside* the share of
+measurements within the 80 % interval. All rows count. Sources with fewer than {few} measured rows
+(in italics) are reported, not claimed. *generic* is the same with each source's software stack
+replaced by the one for unlisted frameworks."""
+
+
+@dataclass(frozen=True)
+class PageInputs:
+    """What a page is made of."""
+
+    validation: Validation
+    generic: Validation
+    command: str
+    date: str
+
+
+def accuracy_page(inputs: PageInputs) -> str:
+    """Returns the page."""
+    sources = inputs.validation.sources
+    parts = [
+        "# Accuracy",
+        INTRODUCTION.format(few=MIN_CLAIMED),
+        f"Written on {inputs.date} by `{inputs.command}`.",
+        "## Step time",
+        _table(_time_rows(sources, inputs.generic.sources)),
+        "## Memory",
+        _table(_memory_rows(sources)),
+        "## Out of memory",
+        "Counts of runs that ran out of memory or did not; the verdict is a probability of 0.5.",
+        _table(_oom_rows(sources)),
+        "## Choosing among measured layouts",
+        "The pick is the fastest predicted layout that is predicted to fit; regret is how much "
+        "slower it was than the best measured one. Experiments with at least 5 predicted rows.",
+        _table(_experiment_rows(inputs.validation)),
+        "## What was assumed and skipped",
+        "\n".join(_remarks(sources)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: Iterator[Sequence[str]]) -> str:
+    found = list(rows)
+    rule = ["---", *["---:"] * (len(found[0]) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [found[0], rule, *found[1:]])
+
+
+def _time_rows(
+    sources: Sequence[SourceAccuracy], generic: Sequence[SourceAccuracy]
+) -> Iterator[Sequence[str]]:
+    yield ("source", "rows", "MAPE %", "median %", "rho", "inside %", "generic MAPE %", "median %")
+    other = {each.source: each.step_time for each in generic}
+    for each in sources:
+        time, plain_time = each.step_time, other[each.source]
+        if time.rows:
+            yield (
+                _name(each.source, time.rows),
+                str(time.rows),
+                percent(time.mape_percent),
+                percent(time.median_ape_percent),
+                figure(time.spearman),
+                percent(time.interval_coverage_percent),
+                percent(plain_time.mape_percent),
+                percent(plain_time.median_ape_percent),
+            )
+
+
+def _memory_rows(sources: Sequence[SourceAccuracy]) -> Iterator[Sequence[str]]:
+    yield ("source", "rows", "MAPE %", "median %")
+    for each in sources:
+        memory = each.memory
+        if memory.rows:
+            yield (
+                _name(each.source, memory.rows),
+                str(memory.rows),
+                percent(memory.mape_percent),
+                percent(memory.median_ape_percent),
+            )
+
+
+def _oom_rows(sources: Sequence[SourceAccuracy]) -> Iterator[Sequence[str]]:
+    yield ("source", "ran out, said so", "not said", "fits, said so", "alarm", "accuracy")
+    for each in sources:
+        oom = each.oom
+        if oom.true_positive + oom.false_negative:
+            yield (
+                each.source,
+                str(oom.true_positive),
+                str(oom.false_negative),
+                str(oom.true_negative),
+                str(oom.false_positive),
+                figure(oom_rates(oom).accuracy),
+            )
+
+
+def _experiment_rows(validation: Validation) -> Iterator[Sequence[str]]:
+    yield (
+        "source",
+        "experiments",
+        "mean rho",
+        "mean regret %",
+        "median %",
+        "best of 3 %",
+        "failed",
+    )
+    for each in experiment_summaries(validation.experiments):
+        yield (
+            each.source,
+            str(each.count),
+            figure(each.spearman),
+            percent(each.mean_regret_percent),
+            percent(each.median_regret_percent),
+            percent(each.mean_top3_regret_percent),
+            str(each.failed_picks),
+        )
+
+
+def _remarks(sources: Sequence[SourceAccuracy]) -> Iterator[str]:
+    for each in sources:
+        assumed = plain(each.assumed) or "nothing"
+        skipped = f"; skipped: {plain(each.skipped)}" if each.skipped else ""
+        yield f"- {each.source} ({each.predicted} of {each.rows} rows): assumed {assumed}{skipped}."
+
+
+def _name(source: str, rows: int) -> str:
+    return source if rows >= MIN_CLAIMED else f"*{source}*"
