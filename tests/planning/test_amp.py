@@ -1,0 +1,59 @@
+"""AMP's three problems: its search space, and its measured trials."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from apss_jax.legality.facts import facts_of
+from apss_jax.planning.enumeration import enumerate_layouts
+from apss_jax.planning.inputs import gather_inputs
+from benchmarks.amp_trials import CASES, predict, spearman, trials
+
+TRIALS = Path(__file__).parents[3] / "shared" / "data" / "amp" / "amp_trials.csv"
+BATCH = {"homogeneous": 32, "het_cluster": 32, "het_model": 64}
+# AMP's own predictions of the same trials: mean absolute error in percent, rank correlation.
+AMP_ERROR = {"homogeneous": (47.6, 0.935), "het_cluster": (49.4, 0.394), "het_model": (16.4, 0.853)}
+
+needs_trials = pytest.mark.skipif(not TRIALS.exists(), reason="AMP's table of trials is not here")
+
+
+@needs_trials
+@pytest.mark.parametrize("experiment", CASES)
+def test_every_layout_that_amp_tried_is_in_our_space(experiment: str) -> None:
+    """Each (tensor, data, pipeline, micro-batch) of AMP's trials is a legal layout here."""
+    model, cluster = CASES[experiment][:2]
+    inputs = gather_inputs(model, cluster, global_batch=BATCH[experiment])
+    facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
+    ours = enumerate_layouts(facts, {})
+    columns = (ours.tensor_parallel, ours.data_parallel, ours.pipeline_parallel, ours.micro_batch)
+    space = set(zip(*(column.tolist() for column in columns), strict=True))
+    with TRIALS.open() as lines:
+        rows = [row for row in csv.DictReader(lines) if row["experiment"] == experiment]
+    tried = {tuple(int(row[key]) for key in ("tp", "dp", "pp", "mbs")) for row in rows}
+    assert tried and tried <= space
+
+
+@needs_trials
+@pytest.mark.parametrize("experiment", ["homogeneous", "het_cluster"])
+def test_predictions_of_amps_trials_are_better_than_amps(experiment: str) -> None:
+    """With AMP's layouts and partitions our error is at most half of AMP's."""
+    found = list(trials(TRIALS, experiment))
+    measured = np.array([trial.measured_s for trial in found])
+    predicted = predict(experiment, found)
+    error_percent = 100 * np.abs(predicted / measured - 1).mean()
+    amp_percent, amp_rank = AMP_ERROR[experiment]
+    assert error_percent < amp_percent / 2
+    assert spearman(predicted, measured) > amp_rank - 0.05
+
+
+@needs_trials
+def test_amps_own_figures_are_what_its_table_gives() -> None:
+    """The figures we compare with are those of AMP's predictions in the same table."""
+    for experiment, (percent, rank) in AMP_ERROR.items():
+        found = list(trials(TRIALS, experiment))
+        measured = np.array([trial.measured_s for trial in found])
+        theirs = np.array([trial.amp_s for trial in found])
+        assert 100 * np.abs(theirs / measured - 1).mean() == pytest.approx(percent, abs=0.05)
+        assert spearman(theirs, measured) == pytest.approx(rank, abs=5e-4)
