@@ -11,6 +11,7 @@ from apss_jax.schema.plan import ScheduleName
 from apss_jax.schema.references import Framework
 from apss_jax.schema.runs import Run
 
+FILLING_ROUNDS = 8  # micro-batches per stage that keep the bubble near a tenth
 NO_LAYOUT = "no layout: of tp, pp and dp at most one may be blank"
 
 
@@ -124,11 +125,13 @@ def _expert_parallel(run: Run, degrees: Degrees, gaps: Gaps) -> int:
 def batch_of_run(run: Run, layout: Layout, gaps: Gaps) -> tuple[int, int]:
     """Returns sequences per step and micro-batches per step.
 
-    A blank batch is taken as the least that fills the pipeline; where a batch does not divide,
-    the number of micro-batches is rounded.
+    A blank batch is one micro-batch, or as many as keep a pipeline filled; where a batch does not
+    divide, the number of micro-batches is rounded.
     """
     samples = layout.data_parallel * layout.micro_batch
-    batch = gaps.fill("global_batch", run.global_batch, samples * layout.pipeline_parallel)
+    stages = layout.pipeline_parallel
+    usual = FILLING_ROUNDS * stages if stages > 1 else 1
+    batch = gaps.fill("global_batch", run.global_batch, samples * usual)
     if batch % samples:
         gaps.assume("num_micro_batches")
     return batch, max(1, round(batch / samples))

@@ -189,3 +189,11 @@ def test_a_split_by_cost_closes_a_stage_late() -> None:
     assert np.diff(offsets_by_cost(model, 2)).tolist() == [4, 0]
     # Four of 7: the second layer passes 7 and closes the first stage; the head passes 14.
     assert np.diff(offsets_by_cost(model, 4)).tolist() == [3, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("pp", "tp", "batch"), [("1", "2", 8), ("2", "2", 4 * 8 * 2)])
+def test_a_blank_batch_keeps_the_pipeline_filled(pp: str, tp: str, batch: int) -> None:
+    """One micro-batch without a pipeline, eight for each stage with one."""
+    subject = _subject(global_batch=None, pp=pp, tp=tp)
+    assert subject.global_batch == batch
+    assert "global_batch" in subject.assumed
