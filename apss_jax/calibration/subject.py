@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from apss_jax.calibration.cluster_of_run import cluster_of_run
@@ -130,16 +130,16 @@ def _stack(run: Run, framework: Framework, given: Stack | None, gaps: Gaps) -> S
         gaps.assume("fused_norm")
     if run.flash_attention is None:
         gaps.assume("flash_attention")
-    if given is None:
-        return _named_stack(framework.stack, run.fused_norm, run.flash_attention)
-    return _with_kernels(given, run.fused_norm, run.flash_attention)
+    named = _named_stack(framework.stack) if given is None else given
+    return _with_kernels(named, run.fused_norm, run.flash_attention)
 
 
-@cache  # one object for equal stacks, so that runs can be grouped by it
-def _named_stack(name: str, fused_norm: int | None, flash_attention: int | None) -> Stack:
-    return _with_kernels(load_stack(name), fused_norm, flash_attention)
+@cache
+def _named_stack(name: str) -> Stack:
+    return load_stack(name)
 
 
+@lru_cache(maxsize=512)  # one object for equal stacks, so that runs can be grouped by it
 def _with_kernels(stack: Stack, fused_norm: int | None, flash_attention: int | None) -> Stack:
     kernels = {"fused_norm": fused_norm, "flash_attention": flash_attention}
     stated = {name: bool(value) for name, value in kernels.items() if value is not None}
