@@ -128,12 +128,13 @@ def _solve(tables: Any) -> tuple[Any, Any]:
 
     batch, _, stages, offsets = tables.shape
     cuts, objective_s = np.empty((batch, stages - 1), np.int64), np.empty(batch)
+    work = kernels.workspace(stages, offsets, _NUM_BOXES)
+    for problem in range(batch):
+        objective_s[problem] = kernels.solve(tables[problem], *work, cuts[problem])
     num_boxes = _NUM_BOXES
-    kernels.solve_stack(tables, *kernels.workspace(stages, offsets, num_boxes), cuts, objective_s)
     while np.isnan(objective_s).any():
         num_boxes *= 2
         work = kernels.workspace(stages, offsets, num_boxes)
-        for row in np.flatnonzero(np.isnan(objective_s)):
-            one = slice(row, row + 1)
-            kernels.solve_stack(tables[one], *work, cuts[one], objective_s[one])
+        for problem in np.flatnonzero(np.isnan(objective_s)).tolist():
+            objective_s[problem] = kernels.solve(tables[problem], *work, cuts[problem])
     return cuts, objective_s

@@ -12,14 +12,17 @@ The search then looks for the best pair of limits. A *box* holds the pairs that 
 pass at its upper corner bounds everything inside from below, and the solution found there splits
 off what it dominates. Boxes are taken best bound first until none is below the incumbent.
 
-Few and plain functions on plain arrays: a first use compiles them all, which must stay quick.
+Few and plain functions on plain arrays: a first use compiles them all, which must stay quick, each
+again inside its caller. None makes a view of an array or passes one on in an inner loop: counting
+the references takes longer than the loop itself.
 """
 
 from collections.abc import Callable
+from math import inf, nan
 from typing import Any
 
 import numpy as np
-from numba import float64, int64, njit, void
+from numba import float64, int64, njit
 
 # The tables of one problem, each [stages, offsets]. ENDING is the cost of the boundary that a stage
 # ending there has; the others are prefix sums: layers [a, b) of a stage have `x[b] - x[a]`.
@@ -40,19 +43,23 @@ _FIRST, _LAST, _QUEUE, _ENDS = range(4)
 _BOUND, _LOW, _HIGH = 0, 1, 3
 _COLUMNS = 5
 
-
 # Called by compiled code alone: a way in from Python would only take time to compile.
 _NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _inner = njit(**_NO_WRAPPERS)
 
 
 @_inner
-def _fits(tables: Any, limits: Any, stage: int, start: int, end: int) -> bool:
-    return (
-        tables[ROUNDS, stage, end] - tables[ROUNDS, stage, start] <= limits[0]
-        and tables[GRADIENT, stage, end] - tables[GRADIENT, stage, start] <= limits[1]
-        and tables[MEMORY, stage, end] - tables[MEMORY, stage, start] <= 1.0
-    )
+def _reach(tables: Any, limits: Any, stage: int, anchor: int, stop: int, step: int) -> int:
+    """Returns how far a stage with one end at `anchor` reaches towards `stop` within the limits."""
+    end = anchor
+    while (
+        end != stop
+        and abs(tables[ROUNDS, stage, end + step] - tables[ROUNDS, stage, anchor]) <= limits[0]
+        and abs(tables[GRADIENT, stage, end + step] - tables[GRADIENT, stage, anchor]) <= limits[1]
+        and abs(tables[MEMORY, stage, end + step] - tables[MEMORY, stage, anchor]) <= 1.0
+    ):
+        end += step
+    return end
 
 
 @_inner
@@ -62,80 +69,66 @@ def _fill(tables: Any, limits: Any, work: Any) -> bool:
     False proves that no partition keeps within the limits.
     """
     stages, layers = tables.shape[1], tables.shape[2] - 1
-    end = int64(0)  # a bare 0 would compile what it is passed to once more
-    for stage in range(stages):
-        start = end
-        while end <= layers - stages + stage and _fits(tables, limits, stage, start, end + 1):
-            end += 1
-        if end <= stage:
-            return False
-        work[_LAST, stage + 1] = end
-    if end < layers:
-        return False
     work[_LAST, 0], work[_FIRST, stages] = 0, layers
+    for stage in range(stages):
+        most = layers - stages + stage + 1
+        work[_LAST, stage + 1] = _reach(tables, limits, stage, work[_LAST, stage], most, 1)
+        if work[_LAST, stage + 1] <= stage:
+            return False
+    if work[_LAST, stages] < layers:
+        return False
     for stage in range(stages - 1, -1, -1):
-        start = end
-        while start > stage and _fits(tables, limits, stage, start - 1, end):
-            start -= 1
-        work[_FIRST, stage] = start
-        end = start
-    return end == 0
-
-
-@_inner
-def _extend(tables: Any, limits: Any, work: Any, start_of: Any, cost_s: Any, stage: int) -> None:
-    """Extends the best partitions into `stage` stages by one stage, for each possible end."""
-    queue, before, after = work[_QUEUE], cost_s[stage % 2], cost_s[1 - stage % 2]
-    head, tail, pushed = 0, 0, work[_FIRST, stage]
-    window = pushed
-    time_s, ending_s = tables[TIME, stage], tables[ENDING, stage]
-    for end in range(work[_FIRST, stage + 1], work[_LAST, stage + 1] + 1):
-        stop = min(end, work[_LAST, stage] + 1)
-        while pushed < stop:
-            value_s = before[pushed] - time_s[pushed]
-            while tail > head and before[queue[tail - 1]] - time_s[queue[tail - 1]] >= value_s:
-                tail -= 1
-            queue[tail] = pushed
-            tail += 1
-            pushed += 1
-        while window < end and not _fits(tables, limits, stage, window, end):
-            window += 1
-        while head < tail and queue[head] < window:
-            head += 1
-        after[end] = np.inf
-        if head < tail:
-            start = queue[head]
-            after[end] = before[start] + (time_s[end] - time_s[start]) + ending_s[end]
-            start_of[stage, end] = start
+        work[_FIRST, stage] = _reach(tables, limits, stage, work[_FIRST, stage + 1], stage, -1)
+    return work[_FIRST, 0] == 0
 
 
 @_inner
 def _run_pass(tables: Any, limits: Any, work: Any, start_of: Any, cost_s: Any) -> float:
-    """Returns the least sum of times within the limits, or inf; leaves its ends in `work`."""
-    stages, end = tables.shape[1], tables.shape[2] - 1
-    if not _fill(tables, limits, work):
-        return np.inf
+    """Returns the least sum of times within the limits, or inf, after `_fill`.
+
+    Row `stage % 2` of `cost_s` has the best partitions into `stage` stages by where they end; what
+    enters the queue is lowered by the time of all layers before.
+    """
     cost_s[0, 0] = 0.0
-    for stage in range(stages):
-        _extend(tables, limits, work, start_of, cost_s, stage)
-    total_s = cost_s[stages % 2, end]
-    if total_s < np.inf:
-        for stage in range(stages - 1, -1, -1):
-            work[_ENDS, stage] = end
-            end = start_of[stage, end]
-    return total_s
+    for stage in range(tables.shape[1]):
+        row, after = stage % 2, 1 - stage % 2
+        head, tail, pushed = 0, 0, work[_FIRST, stage]
+        for end in range(work[_FIRST, stage + 1], work[_LAST, stage + 1] + 1):
+            while pushed < end and pushed <= work[_LAST, stage]:
+                cost_s[row, pushed] -= tables[TIME, stage, pushed]
+                while tail > head and cost_s[row, work[_QUEUE, tail - 1]] >= cost_s[row, pushed]:
+                    tail -= 1
+                work[_QUEUE, tail] = pushed
+                tail += 1
+                pushed += 1
+            while head < tail and (
+                tables[ROUNDS, stage, end] - tables[ROUNDS, stage, work[_QUEUE, head]] > limits[0]
+                or tables[GRADIENT, stage, end] - tables[GRADIENT, stage, work[_QUEUE, head]]
+                > limits[1]
+                or tables[MEMORY, stage, end] - tables[MEMORY, stage, work[_QUEUE, head]] > 1.0
+            ):
+                head += 1
+            cost_s[after, end] = inf
+            if head < tail:
+                start = work[_QUEUE, head]
+                start_of[stage, end] = start
+                time_s = tables[TIME, stage, end] + tables[ENDING, stage, end]
+                cost_s[after, end] = cost_s[row, start] + time_s
+    return cost_s[tables.shape[1] % 2, tables.shape[2] - 1]
 
 
 @_inner
-def _largest(sums: Any, work: Any) -> float:
-    """Returns the largest stage of the partition found last."""
-    largest_s, start = 0.0, 0
-    for stage in range(sums.shape[0]):
-        end = work[_ENDS, stage]
-        load_s = sums[stage, end] - sums[stage, start]
-        largest_s = load_s if load_s > largest_s else largest_s
-        start = end
-    return largest_s
+def _trace(tables: Any, limits: Any, work: Any, start_of: Any) -> None:
+    """Leaves where the stages of the partition found last end in `work`, its loads in `limits`."""
+    limits[0], limits[1] = 0.0, 0.0
+    end = tables.shape[2] - 1
+    for stage in range(tables.shape[1] - 1, -1, -1):
+        start = start_of[stage, end]
+        work[_ENDS, stage] = end
+        for kind in range(2):
+            load_s = tables[ROUNDS + kind, stage, end] - tables[ROUNDS + kind, stage, start]
+            limits[kind] = load_s if load_s > limits[kind] else limits[kind]
+        end = start
 
 
 @_inner
@@ -149,7 +142,7 @@ def _open_boxes(tables: Any, limits: Any, work: Any, boxes: Any) -> int:
         low_s, high_s = 0.0, 0.0
         for stage in range(tables.shape[1]):
             high_s += tables[ROUNDS + kind, stage, tables.shape[2] - 1]
-        limits[1 - kind] = np.inf
+        limits[1 - kind] = inf
         for _ in range(_MAX_HALVINGS):
             if high_s - low_s <= _THRESHOLD_FRACTION * high_s:
                 break
@@ -160,79 +153,52 @@ def _open_boxes(tables: Any, limits: Any, work: Any, boxes: Any) -> int:
                 low_s = limits[kind]
         for row in range(3):
             boxes[row, _LOW + kind] = high_s if row > kind else low_s
-            boxes[row, _HIGH + kind] = high_s if row == kind else np.inf
+            boxes[row, _HIGH + kind] = high_s if row == kind else inf
             boxes[row, _BOUND] = boxes[row, _LOW] + boxes[row, _LOW + 1]
     if boxes[1, _HIGH + 1] > 0.0:
         return 3
-    boxes[1, _HIGH + 1] = np.inf
+    boxes[1, _HIGH + 1] = inf
     return 2
 
 
 @_inner
-def _take_best(boxes: Any, count: int) -> None:
-    """Moves the box with the least bound to the last row, and the last box into its place."""
-    best = 0
+def _take_best(boxes: Any, count: int, incumbent_s: float, limits: Any) -> bool:
+    """Moves the box with the least bound to the last row, and the last box into its place.
+
+    Its upper limits are lowered to where a load alone would reach the incumbent, and copied. False
+    if no box is below the incumbent.
+    """
+    best, last = 0, boxes.shape[0] - 1
     for row in range(1, count):
         if boxes[row, _BOUND] < boxes[best, _BOUND]:
             best = row
     for column in range(_COLUMNS):
-        boxes[boxes.shape[0] - 1, column] = boxes[best, column]
+        boxes[last, column] = boxes[best, column]
         boxes[best, column] = boxes[count - 1, column]
-
-
-@_inner
-def _shrink(box: Any, slack_s: float, limits: Any) -> None:
-    """Lowers a box's upper limits to where a load alone would use up the slack; copies them."""
     for kind in range(2):
-        high_s = box[_LOW + kind] + slack_s
-        box[_HIGH + kind] = min(box[_HIGH + kind], high_s)
-        limits[kind] = box[_HIGH + kind]
+        high_s = boxes[last, _LOW + kind] + (incumbent_s - boxes[last, _BOUND])
+        limits[kind] = high_s if high_s < boxes[last, _HIGH + kind] else boxes[last, _HIGH + kind]
+        boxes[last, _HIGH + kind] = limits[kind]
+    return boxes[last, _BOUND] < incumbent_s * (1.0 - _TIE_FRACTION)
 
 
 @_inner
-def _split(boxes: Any, box: Any, found_s: Any, pass_s: float, count: int) -> int:
-    """Appends the parts of a box that the partition found in its corner does not dominate."""
+def _split(boxes: Any, found_s: Any, pass_s: float, count: int) -> int:
+    """Appends the parts of the last row's box that the partition found does not dominate."""
+    last = boxes.shape[0] - 1
     for kind in range(2):
         below_s = found_s[kind] * (1.0 - _TIE_FRACTION)
-        if below_s <= 0.0 or below_s < box[_LOW + kind]:
+        if below_s <= 0.0 or below_s < boxes[last, _LOW + kind]:
             continue
         for column in range(_COLUMNS):
-            boxes[count, column] = box[column]
-        boxes[count, _BOUND] = pass_s + box[_LOW] + box[_LOW + 1]
+            boxes[count, column] = boxes[last, column]
+        boxes[count, _BOUND] = pass_s + boxes[last, _LOW] + boxes[last, _LOW + 1]
         boxes[count, _HIGH + kind] = below_s
         count += 1
         # The part below is appended: what is left has at least this load.
-        box[_LOW + kind] = max(box[_LOW + kind], found_s[kind])
+        low_s = boxes[last, _LOW + kind]
+        boxes[last, _LOW + kind] = found_s[kind] if found_s[kind] > low_s else low_s
     return count
-
-
-@_inner
-def _solve(
-    tables: Any, boxes: Any, work: Any, start_of: Any, cost_s: Any, limits: Any, cuts: Any
-) -> float:
-    """Returns the least objective, inf if nothing fits, nan if the table of boxes is too short."""
-    count, incumbent_s = _open_boxes(tables, limits, work, boxes), np.inf
-    while count > 0:
-        _take_best(boxes, count)
-        count -= 1
-        box = boxes[boxes.shape[0] - 1]
-        if box[_BOUND] >= incumbent_s * (1.0 - _TIE_FRACTION):
-            break
-        _shrink(box, incumbent_s - box[_BOUND], limits)
-        pass_s = _run_pass(tables, limits, work, start_of, cost_s)
-        if pass_s == np.inf:
-            continue
-        limits[0] = _largest(tables[ROUNDS], work)
-        limits[1] = _largest(tables[GRADIENT], work)
-        score_s = pass_s + limits[0] + limits[1]
-        if score_s < incumbent_s:
-            incumbent_s = score_s
-            for cut in range(cuts.size):
-                cuts[cut] = work[_ENDS, cut] - 1
-        count = _split(boxes, box, limits, pass_s, count)
-        if count + 3 > boxes.shape[0]:
-            return np.nan
-    return incumbent_s
 
 
 def _compiled(signature: Any) -> Callable[[Any], Any]:
@@ -251,35 +217,42 @@ def _compiled(signature: Any) -> Callable[[Any], Any]:
 
 
 @_compiled(
-    void(
-        *(float64[:, :, :, ::1], float64[:, ::1], int64[:, ::1], int64[:, ::1]),
-        *(float64[:, ::1], float64[::1], int64[:, ::1], float64[::1]),
+    float64(
+        *(float64[:, :, ::1], float64[:, ::1], int64[:, ::1], int64[:, ::1]),
+        *(float64[:, ::1], float64[::1], int64[::1]),
     )
 )
-def solve_stack(
-    tables: Any,
-    boxes: Any,
-    work: Any,
-    start_of: Any,
-    cost_s: Any,
-    limits: Any,
-    cuts: Any,
-    objective_s: Any,
-) -> None:
-    """Solves problems of one size, one after another; writes `cuts` and `objective_s`.
+def solve(
+    tables: Any, boxes: Any, work: Any, start_of: Any, cost_s: Any, limits: Any, cuts: Any
+) -> float:
+    """Returns the least objective and writes its `cuts`.
 
-    An objective of inf says that no partition fits the memory, one of nan that the search needs
-    more rows of `boxes`. The arrays between `tables` and `cuts` are room to work in; compiling
-    their allocation would take longer than a search.
+    It is inf where no partition fits the memory, nan where the search needs more rows of `boxes`.
+    The arrays between `tables` and `cuts` are room to work in; compiling their allocation would
+    take longer than a search.
     """
-    for problem in range(tables.shape[0]):
-        objective_s[problem] = _solve(
-            tables[problem], boxes, work, start_of, cost_s, limits, cuts[problem]
-        )
+    count, incumbent_s = _open_boxes(tables, limits, work, boxes), inf
+    while count > 0 and _take_best(boxes, count, incumbent_s, limits):
+        count -= 1
+        if not _fill(tables, limits, work):
+            continue
+        pass_s = _run_pass(tables, limits, work, start_of, cost_s)
+        if pass_s == inf:
+            continue
+        _trace(tables, limits, work, start_of)
+        score_s = pass_s + limits[0] + limits[1]
+        if score_s < incumbent_s:
+            incumbent_s = score_s
+            for cut in range(cuts.size):
+                cuts[cut] = work[_ENDS, cut] - 1
+        count = _split(boxes, limits, pass_s, count)
+        if count + 3 > boxes.shape[0]:
+            return nan
+    return incumbent_s
 
 
 def workspace(stages: int, offsets: int, num_boxes: int) -> tuple[Any, ...]:
-    """Returns the arrays that `solve_stack` works in, in the order of its arguments."""
+    """Returns the arrays that `solve` works in, in the order of its arguments."""
     return (
         np.empty((num_boxes, _COLUMNS)),
         np.empty((4, offsets), np.int64),
