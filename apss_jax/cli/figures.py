@@ -86,7 +86,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def repeated(numbers: Sequence[int], most: int = 24) -> str:
-    """Returns numbers with commas, or as 'count x number' runs where that would be long."""
+    """Returns numbers with commas, or as runs 'number (x count)' where that would be long."""
     plain = ",".join(map(str, numbers))
     if len(plain) <= most:
         return plain or UNKNOWN
@@ -96,4 +96,4 @@ def repeated(numbers: Sequence[int], most: int = 24) -> str:
             runs[-1] = (runs[-1][0] + 1, number)
         else:
             runs.append((1, number))
-    return ", ".join(f"{times}x{number}" if times > 1 else str(number) for times, number in runs)
+    return ", ".join(f"{number} (x{times})" if times > 1 else str(number) for times, number in runs)

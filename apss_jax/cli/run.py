@@ -25,6 +25,7 @@ NO_PLAN: Final = 3
 INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
 PIPE_CLOSED: Final = 141  # 128 + SIGPIPE
 
+FILE_COLUMNS: Final = 80
 GARBAGE_LOOKS: Final = 100_000  # new objects between two looks for garbage
 
 ShowFn = Callable[["Console"], None]
@@ -95,7 +96,7 @@ def _answer(app: typer.Typer, words: list[str], as_json: bool) -> int:
     if as_json:
         _print_json(outcome.document)
     else:
-        outcome.show(_console())
+        _print_text(outcome.show)
     sys.stdout.flush()
     return outcome.exit_code
 
@@ -113,9 +114,13 @@ def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document, indent=1, allow_nan=False))
 
 
-def _console() -> Console:
+def _print_text(show: ShowFn) -> None:
+    """Prints an answer as wide as the terminal, or for a file, whose look no terminal decides."""
     from rich.console import Console
 
-    # Nobody's terminal decides how a file looks: the same input gives the same bytes.
-    width = None if sys.stdout.isatty() else 80
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    if sys.stdout.isatty():
+        show(Console(highlight=False, markup=False, emoji=False))
+        return
+    page = io.StringIO()
+    show(Console(file=page, width=FILE_COLUMNS, highlight=False, markup=False, emoji=False))
+    print("\n".join(line.rstrip() for line in page.getvalue().splitlines()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
@@ -30,6 +30,22 @@ if TYPE_CHECKING:
     from apss_jax.schema.model import Model
 
 
+REASONS: Final = {
+    "needless_context": "whole sequences could go to the context ranks instead",
+    "memory_lower_bound": "no partition of it fits in memory",
+    "unsharded_optimizer": "ZeRO 1 sends no more and holds less",
+    "needless_sharding": "a lower ZeRO stage fits and is no slower",
+    "needless_recompute": "less recomputation fits too",
+    "idle_devices": "too slow with that many devices idle",
+    "slow_compute": "its compute alone takes too long",
+    "bubble": "with the filling of its pipeline it takes too long",
+    "layer_comm": "with its collectives inside layers it takes too long",
+    "gradient_comm": "with its gradient reduction it takes too long",
+    "cannot_win": "its bound is above the plans that are shown",
+    "search_budget": "beyond the number of layouts that a search costs",
+}
+
+
 def show_search(
     result: SearchResult, model: Model, cluster: ClusterProfile, console: Console
 ) -> None:
@@ -38,6 +54,8 @@ def show_search(
     if result.plans:
         _show_plans(result, console)
     print_list(console, "Search", _count_lines(result.search))
+    if any(result.search.dropped.values()):
+        console.print(_dropped_table(result.search))
     if result.shortfall:
         print_list(console, "No plan fits", _shortfall_lines(result.shortfall))
     print_list(console, "Assumed", result.assumptions)
@@ -104,10 +122,18 @@ def _speed(cost: Cost | None) -> list[str]:
 
 
 def _count_lines(counts: SearchCounts) -> list[str]:
-    words = plural("candidate", counts.candidates)
-    kept = f"{counts.candidates} {words}, {counts.legal} legal, {counts.fits} in memory"
-    dropped = [f"{rule} {number}" for rule, number in counts.dropped.items() if number]
-    return [kept, *([f"dropped by {', '.join(dropped)}"] if dropped else [])]
+    words = plural("layout", counts.legal)
+    return [f"{counts.legal} legal {words}; {counts.fits} of those that were costed fit in memory"]
+
+
+def _dropped_table(counts: SearchCounts) -> Table:
+    table = new_table("", (), ("not costed",))
+    for name in ("rule", "because"):
+        table.add_column(name)
+    for rule, number in counts.dropped.items():
+        if number:
+            table.add_row(str(number), rule, REASONS.get(rule, ""))
+    return table
 
 
 def _shortfall_lines(shortfall: Shortfall) -> list[str]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 TIGHT_FRACTION: Final = 0.9  # of the capacity, from which a stage is marked
 LAYERS_WIDTH: Final = 10  # of '48-63+head'; stages of several chunks may take several lines
 DEVICES_WIDTH: Final = 16
+MOST_STAGES: Final = 16  # lines of the stage table; of deeper pipelines only a part is shown
+END_STAGES: Final = 6  # of that part, at each end
 BREAKDOWN_WORDS: Final = {
     "compute": "compute",
     "tensor_comm": "collectives inside layers",
@@ -135,7 +137,12 @@ def stage_table(plan: Plan, title: str) -> Table:
         ("forward", "backward", "GiB", "memory", "P(OOM)"),
     )
     table.columns[1].min_width = LAYERS_WIDTH
+    shown = _shown_stages(plan)
     for index, stage in enumerate(plan.stages):
+        if index not in shown:
+            if index - 1 in shown:
+                table.add_row("..")
+            continue
         table.add_row(
             str(index),
             "+".join(_held(chunk) for chunk in stage.chunks),
@@ -148,6 +155,17 @@ def stage_table(plan: Plan, title: str) -> Table:
             percent(stage.oom_probability),
         )
     return table
+
+
+def _shown_stages(plan: Plan) -> set[int]:
+    """Returns the stages worth a line: all of few; of many the ends, the fullest, the slowest."""
+    count = len(plan.stages)
+    if count <= MOST_STAGES:
+        return set(range(count))
+    full = heaviest(plan)
+    slowest = max(range(count), key=lambda i: plan.stages[i].backward_s or 0.0)
+    ends = {*range(END_STAGES), *range(count - END_STAGES, count)}
+    return ends | {slowest} | ({full[0]} if full else set())
 
 
 def _devices(stage: Stage) -> str:

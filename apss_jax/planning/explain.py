@@ -74,8 +74,10 @@ def _memory_sentence(plan: Plan) -> str:
         f"stage {index} needs most memory: {memory.total / GIB:.1f} of "
         f"{memory.capacity / GIB:.1f} GiB ({share:.0%}), mostly {largest}"
     )
+    if share > 1:
+        return f"{sentence}; that is more than there is"
     if share > NEAR_FULL_FRACTION:
-        sentence += "; so near full, expect allocator retries and a slower step"
+        return f"{sentence}; so near full, expect allocator retries and a slower step"
     return sentence
 
 

@@ -23,27 +23,25 @@ def shortlist(inputs: Inputs, pins: Pins, *, use_policy: bool) -> Candidates:
     return find_candidates(facts, bounds, pins)
 
 
-FLAG_OF = {"positions": "--seq-len", "precision": "--precision", "devices": "--cluster"}
-
-
 def require_legal(inputs: Inputs, pins: Pins, found: Candidates) -> None:
     """Raises `InputError` with the rules in the way when no layout at all is legal."""
     if found.num_legal:
         return
     facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
     pinned = ", ".join(f"{name}={_shown(values)}" for name, values in pins.items())
-    broken = [
-        (FLAG_OF.get(v.rule, "--pin"), f"{v.rule}: {v.message}")
-        for v in pin_violations(facts, pins)
-    ]
-    wrong = broken or [("--pin", "no legal layout has these values together")]
-    remedy = "Change the value, or pin fewer"
-    raise InputError(
-        [
-            Mistake(None, flag, pinned if flag == "--pin" else "", rule, remedy)
-            for flag, rule in wrong
-        ]
-    )
+    said = [(v.rule, v.message) for v in pin_violations(facts, pins)]
+    said = said or [("--pin", "no legal layout has these values together")]
+    raise InputError([_mistake(rule, message, pinned, inputs) for rule, message in said])
+
+
+def _mistake(rule: str, message: str, pinned: str, inputs: Inputs) -> Mistake:
+    given = {
+        "positions": ("--seq-len", str(inputs.workload.seq_len), "Give a shorter one"),
+        "precision": ("--precision", inputs.workload.precision, "Choose another"),
+        "devices": ("--cluster", inputs.cluster.name, "Name a larger cluster, or pin less"),
+    }
+    flag, value, remedy = given.get(rule, ("--pin", pinned, "Change the value, or pin fewer"))
+    return Mistake(None, flag, value, message if rule == "--pin" else f"{rule}: {message}", remedy)
 
 
 def _shown(values: object) -> str:

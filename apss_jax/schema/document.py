@@ -111,7 +111,7 @@ def read_json(path: str | Path) -> Any:
     except RecursionError:
         raise mistake("(whole file)", "", "is nested too deeply", "Flatten it", file=name) from None
     except ValueError as error:
-        raise mistake("(value)", error, "is not allowed", "Correct the value", file=name) from None
+        raise mistake("(whole file)", "", str(error), "Correct it", file=name) from None
 
 
 def _read_text(path: Path, name: str) -> str:
@@ -132,7 +132,7 @@ def _read_text(path: Path, name: str) -> str:
 
 
 def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is not a number")
+    raise ValueError(f"holds {text}, which is not a number of JSON")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) != len(pairs):
         names = [key for key, _ in pairs]
         twice = next(key for key in names if names.count(key) > 1)
-        raise ValueError(f"the key {twice!r} stands twice")
+        raise ValueError(f"has the key {twice!r} twice in one object")
     return result
 
 

@@ -98,7 +98,7 @@ COUNTS = SearchCounts(
     candidates=100,
     legal=60,
     fits=40,
-    dropped={"heads": 30, "batch": 10, "experts": 0},
+    dropped={"needless_recompute": 30, "batch": 10, "experts": 0},
     elapsed_s={"total": 1.0, "load": 0.1, "partition": 0.2, "cost": 0.7},
 )
 RESULT = SearchResult(plans=(PLAN,), search=COUNTS, assumptions=("precision bf16",))

@@ -56,7 +56,7 @@ def test_ranges_name_every_number_once(numbers: set[int]) -> None:
 def test_long_lists_are_run_length_coded() -> None:
     """A short list is written out; of a long one the repeats are counted."""
     assert figures.repeated([10, 8, 8, 6]) == "10,8,8,6"
-    assert figures.repeated([7, *[8] * 14, 7]) == "7, 14x8, 7"
+    assert figures.repeated([7, *[8] * 14, 7]) == "7, 8 (x14), 7"
 
 
 @given(st.floats(0, 3))

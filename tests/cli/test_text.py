@@ -4,9 +4,10 @@ import pytest
 from samples import BROKEN, NOTHING, PLAN, RESULT, WIDEST, console, written
 
 from apss_jax.cli.estimate_text import show_estimate, verdict
-from apss_jax.cli.search_text import show_search
+from apss_jax.cli.search_text import REASONS, show_search
 from apss_jax.importers.clusters import load_cluster
 from apss_jax.importers.load import load_model
+from apss_jax.planning import heuristics
 from apss_jax.schema.plan import Estimate, SearchResult
 
 MODEL = load_model("llama-3.1-8b")
@@ -38,8 +39,9 @@ def _estimate_text(estimate: Estimate) -> str:
         "16-31+head",
         "8-15",
         "Tensor groups stay inside a node.",
-        "100 candidates, 60 legal, 40 in memory",
-        "dropped by heads 30, batch 10\n",
+        "60 legal layouts; 40 of those that were costed fit in memory",
+        "        30 needless_recompute less recomputation fits too",
+        "        10 batch",
     ],
 )
 def test_a_search_shows(words: str) -> None:
@@ -53,6 +55,23 @@ def test_a_search_fits_80_columns(result: SearchResult) -> None:
     text = _search_text(result)
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
+
+
+def test_of_a_deep_pipeline_the_ends_and_the_fullest_stage_are_shown() -> None:
+    """128 stages take 13 lines and two gaps; the document has them all."""
+    deep = RESULT.model_copy(update={"plans": (WIDEST,)})
+    table = _search_text(deep).split("Stages of plan 1")[1].split("Where the step")[0]
+    numbers = [line.split()[0] for line in table.splitlines()[2:] if line.strip()]
+    shown = [n for n in numbers if n.isdigit() and not n.startswith("+")]
+    assert {"0", "5", "122", "127"} <= set(shown)
+    assert ".." in numbers
+    assert "64" not in shown
+
+
+def test_each_reason_of_a_search_is_told_in_words() -> None:
+    """Whatever the policy or the search counts as dropped has its sentence."""
+    counted = {reason.__name__ for reason in heuristics.REASONS}
+    assert counted | {"cannot_win", "search_budget"} <= set(REASONS)
 
 
 def test_nothing_that_fits_says_what_is_missing() -> None:

@@ -1,4 +1,4 @@
-"""The step of many plans of one schedule by the product's rule: folded where exact, else in full."""
+"""The step of many plans of one schedule as the product runs it: folded where exact, else full."""
 
 import jax
 import numpy as np

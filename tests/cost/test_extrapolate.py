@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from extrapolated import simulate_extrapolated
 from instances import one, random_times
 
-from extrapolated import simulate_extrapolated
 from apss_jax.cost.op_table import ScheduleTable, pad_table
 from apss_jax.cost.schedule import build_folded_table, build_table
 from apss_jax.cost.simulate import Simulation, StageTimes, round_time, simulate

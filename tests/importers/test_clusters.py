@@ -250,7 +250,7 @@ WRONG_FILES = {
     ),
     "a rate of NaN": (
         _spoiled().replace('"bytes_per_s": 300000000000.0', '"bytes_per_s": NaN', 1),
-        "is not allowed",
+        "holds NaN",
     ),
     "a negative rate": (
         _spoiled().replace('"bytes_per_s": 300000000000.0', '"bytes_per_s": -1.0', 1),
