@@ -19,8 +19,7 @@ PerChunk = Float[jax.Array, "chunks stages"]
 # and gradient on the shard that a device owns; the half-precision copy on the whole device.
 OPTIMIZER_SHARDED_BYTES = 28.0
 OPTIMIZER_WHOLE_BYTES = 6.0
-ZERO3_HIDDEN_FRACTION = 0.8  # of the compute time that parameter gathering may hide behind
-ZERO3_EXPOSED_FRACTION = 0.15  # of the gathering that is never hidden
+HIDING_FRACTION = 0.8  # of compute time, behind which communication can hide
 
 
 class StageTail(NamedTuple):
@@ -39,13 +38,19 @@ def transfer_s(problem: Problem, strategy: Strategy) -> PerChunk:
 def stage_tail(problem: Problem, strategy: Strategy, compute_s: PerStage) -> StageTail:
     """Returns exposed gradient communication and the optimizer update of each stage.
 
-    `compute_s` is one micro-batch forward and backward, which ZeRO-3 hides its gathers behind.
+    A stack hides a share of its gradient communication, but no more than there is compute to hide
+    it behind: one micro-batch's, forward and backward (`compute_s`), where gradients are reduced
+    once a step; every micro-batch's under ZeRO-3, which gathers weights for each.
     """
     dense = _stage_sum(problem.dense_parameters, strategy) + tied_copy(problem, strategy)
     expert = _stage_sum(problem.expert_parameters, strategy)
     owned = jnp.stack([dense, expert], axis=-1)
-    data_comm = jnp.sum(_reduction_s(problem, strategy, owned, compute_s), axis=-1)
-    return StageTail(data_comm, _optimizer_s(problem, strategy, owned))
+    whole_s = jnp.sum(_reduction_s(problem, strategy, owned), axis=-1)
+    rounds = jnp.where(strategy.zero_stage == 3, strategy.num_micro_batches, 1.0)
+    hidden_s = jnp.minimum(
+        (1.0 - problem.gradient_exposed_fraction) * whole_s, HIDING_FRACTION * rounds * compute_s
+    )
+    return StageTail(whole_s - hidden_s, _optimizer_s(problem, strategy, owned))
 
 
 def _stage_sum(prefix: Float[jax.Array, "settings offsets"], strategy: Strategy) -> PerStage:
@@ -53,27 +58,26 @@ def _stage_sum(prefix: Float[jax.Array, "settings offsets"], strategy: Strategy)
 
 
 def _reduction_s(
-    problem: Problem,
-    strategy: Strategy,
-    owned: Float[jax.Array, "stages parameter_kinds"],
-    compute_s: PerStage,
+    problem: Problem, strategy: Strategy, owned: Float[jax.Array, "stages parameter_kinds"]
 ) -> Float[jax.Array, "stages parameter_kinds"]:
-    """Gradients: reduce-scatter, then an all-gather of gradients (ZeRO-0) or parameters (1, 2)."""
+    """Returns all gradient communication of a step.
 
-    def one_way(
-        sent_bytes: Float[jax.Array, "stages parameter_kinds"],
-    ) -> Float[jax.Array, "stages parameter_kinds"]:
-        return sent_bytes * strategy.gradient_s_per_byte + strategy.gradient_s_per_call
+    Gradients are scattered, then gradients (ZeRO-0) or parameters (1, 2) gathered. ZeRO-3 gathers
+    the parameters of each unit before each of its passes and scatters gradients once.
+    """
+    units = jnp.sum(strategy.end_unit - strategy.first_unit, axis=0).astype(owned.dtype)
+    is_sharded = strategy.zero_stage == 3
+    calls = jnp.where(is_sharded, units, 1.0)[:, None]
 
-    scatter = one_way(owned * problem.reduced_gradient_bytes)
-    gather = one_way(owned * problem.weight_bytes)
+    def one_way(bytes_each: Float[jax.Array, ""]) -> Float[jax.Array, "stages parameter_kinds"]:
+        sent_s = owned * bytes_each * strategy.gradient_s_per_byte
+        return (sent_s + calls * strategy.gradient_s_per_call) * (owned > 0)
+
+    scatter = one_way(problem.reduced_gradient_bytes)
+    gather = one_way(problem.weight_bytes)
     second = jnp.where(strategy.zero_stage == 0, scatter, gather)
-    sharded = strategy.num_micro_batches * 2.0 * gather + scatter
-    share = sharded / jnp.maximum(jnp.sum(sharded, axis=-1, keepdims=True), 1e-30)
-    window = ZERO3_HIDDEN_FRACTION * strategy.num_micro_batches * compute_s[:, None] * share
-    zero3 = jnp.maximum(sharded - window, 0.0) + ZERO3_EXPOSED_FRACTION * sharded
-    plain = problem.gradient_exposed_fraction * (scatter + second)
-    return jnp.where(strategy.zero_stage == 3, zero3, plain) * (owned > 0)
+    gathers = jnp.where(is_sharded, 2.0 * strategy.num_micro_batches * gather, second)
+    return scatter + gathers
 
 
 def _optimizer_s(

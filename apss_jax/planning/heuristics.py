@@ -19,7 +19,7 @@ from apss_jax.legality.facts import Facts
 from apss_jax.planning.figures import SettingFigures, TablesFn, settings_of
 from apss_jax.planning.memory_bounds import MemoryBounds, PerLayout
 from apss_jax.planning.memory_risk import usable_bytes
-from apss_jax.planning.time_bounds import ZERO3_EXPOSED, StepBounds, TimeBounds
+from apss_jax.planning.time_bounds import StepBounds, TimeBounds
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.layout import RECOMPUTE, Layouts
 from apss_jax.schema.stack import Stack
@@ -152,8 +152,8 @@ def _no_slower(view: View) -> Mask:
     scatter, exposed = stack.reduced_gradient_bytes, stack.gradient_exposed_fraction
     layouts = view.layouts
     counts = view.bounds.facts.global_batch // (layouts.data_parallel * layouts.micro_batch)
-    in_bytes = exposed * (scatter + gather) <= ZERO3_EXPOSED * (2 * counts * gather + scatter)
-    in_calls = exposed * 2 <= ZERO3_EXPOSED * (2 * counts + 1)
+    in_bytes = scatter + gather <= exposed * (2 * counts * gather + scatter)
+    in_calls = exposed * (2 * counts + 1) >= 2
     return (layouts.zero_stage == 2) | (in_bytes & in_calls)
 
 

@@ -22,7 +22,6 @@ TENSOR, CONTEXT, EXPERT = (COMM_KINDS.index(kind) for kind in ("tensor", "contex
 # Adam's memory traffic per parameter, as in the cost model: the shard's states, the whole copy.
 OPTIMIZER_SHARDED = 28.0
 OPTIMIZER_WHOLE = 6.0
-ZERO3_EXPOSED = 0.15  # of all gathering, which no compute hides; the rest may be exposed too
 
 
 @dataclass(frozen=True)
@@ -187,11 +186,10 @@ class TimeBounds:
         across = np.where(links.shares, links.best_across, links.best_across * lanes)
         rate = np.where(members > lanes, np.minimum(links.best_inside, across), links.best_inside)
         scatter, gather = self.stack.reduced_gradient_bytes, self.weight_bytes
-        plain = self.stack.gradient_exposed_fraction * (
-            scatter + np.where(zero > 0, gather, scatter)
-        )
+        plain = scatter + np.where(zero > 0, gather, scatter)
         counts = self._micro_batches(layouts)
-        sent = np.where(zero == 3, ZERO3_EXPOSED * (2 * counts * gather + scatter), plain)
+        whole = np.where(zero == 3, 2 * counts * gather + scatter, plain)
+        sent = self.stack.gradient_exposed_fraction * whole
         dense, expert = figures.dense.total[index], figures.expert.total[index]
         updated = OPTIMIZER_SHARDED / np.where(zero > 0, members, 1) + OPTIMIZER_WHOLE
         return dense * (_crossing(members) * sent / rate + updated / self._memory_rates.max()) + (
@@ -246,11 +244,8 @@ class TimeBounds:
         part = 2 * total / stages + figures.dense.end[index] + figures.tied[index]
         held = np.where(stages > 1, np.minimum(part, total), total)
         scatter, gather = self.stack.reduced_gradient_bytes, self.weight_bytes
-        plain = self.stack.gradient_exposed_fraction * (
-            scatter + np.where(zero > 0, gather, scatter)
-        )
-        sharded = (1.0 + ZERO3_EXPOSED) * (2 * counts * gather + scatter)
-        sent = np.where(zero == 3, sharded, plain)
+        plain = scatter + np.where(zero > 0, gather, scatter)
+        sent = np.where(zero == 3, 2 * counts * gather + scatter, plain)
         shared = layouts.data_parallel * layouts.context_parallel > 1
         reduce_s = np.where(shared, held * sent / self._link_rates.worst, 0.0)
         updated = held * (OPTIMIZER_SHARDED + OPTIMIZER_WHOLE)
