@@ -207,19 +207,19 @@ def test_sharding_is_dropped_where_less_fits() -> None:
 
 
 def test_sharding_is_kept_where_less_may_not_fit() -> None:
-    """4.2e9 parameters on 2 replicas: ZeRO 1 needs 12 bytes each and does not surely fit."""
-    stages = [layout(1, 1, 2, zero_stage=stage) for stage in (1, 3)]
-    assert dropped_by(*stages) == {}
+    """4.2e9 x (6 + 12 / 2) bytes and 5 samples of 5 GB exceed 80 GB with its margin; x 9 do not."""
+    stages = [layout(1, 1, 2, micro_batch=5, zero_stage=stage) for stage in (1, 3)]
+    assert dropped_by(*stages, about=problem(batch=40)) == {}
 
 
 @pytest.mark.parametrize("exposed", [0.1, 1.0])
 def test_zero3_is_kept_where_it_may_be_faster(exposed: float) -> None:
-    """One micro-batch: 0.15 of (2 x 2 + 4) bytes is less than an exposed 1.0 x (4 + 2)."""
+    """One micro-batch: what is surely exposed of 2 x 2 + 4 bytes, against all of 4 + 2."""
     stack = STACK.model_copy(update={"gradient_exposed_fraction": exposed})
     known = Bounds.of(problem(), CLUSTER, stack, tables, 2.0)
     rows = [layout(4, 1, 2, micro_batch=4, zero_stage=stage) for stage in (1, 3)]
     kept, _ = propose(known.look_at(Layouts.of(rows)))
-    assert len(kept.layouts) == (1 if exposed < 0.2 else 2)
+    assert len(kept.layouts) == (2 if exposed * (2 * 2 + 4) < 4 + 2 else 1)
 
 
 def test_recomputation_is_dropped_where_none_fits() -> None:
