@@ -5,7 +5,8 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
+from functools import cache
+from tempfile import TemporaryDirectory
 
 import pytest
 from import_graph import ROOT
@@ -36,7 +37,7 @@ def test_the_readme_starts_with_the_two_commands() -> None:
 def test_every_line_is_checked_here() -> None:
     """No bash line is of a kind that the tests below would pass over."""
     assert all(words[:2] == ["python", "-m"] or words[0] == "make" for words in LINES)
-    assert {language for language, _ in BLOCKS} == {"bash", "python"}
+    assert {language for language, _ in BLOCKS} == {"bash", "python", "text"}
 
 
 def test_make_help_lists_every_target_of_the_readme() -> None:
@@ -45,19 +46,39 @@ def test_make_help_lists_every_target_of_the_readme() -> None:
     assert set(re.findall(r"^  make (\w+)", done.stdout, re.MULTILINE)) >= TARGETS | {"help"}
 
 
+@cache
+def _answer(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Returns what a command did, in a folder that is not the checkout."""
+    with TemporaryDirectory() as elsewhere:
+        return subprocess.run(
+            [sys.executable, *words[1:]],
+            capture_output=True,
+            text=True,
+            cwd=elsewhere,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=_names)
-def test_a_command_answers(words: list[str], tmp_path: Path) -> None:
-    """Each command exits with 0 and prints something, in a folder that is not the checkout."""
-    done = subprocess.run(
-        [sys.executable, *words[1:]],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+def test_a_command_answers(words: list[str]) -> None:
+    """Each command exits with 0 and prints something."""
+    done = _answer(tuple(words))
     assert (done.returncode, done.stderr if done.returncode else "") == (0, "")
     assert done.stdout
+
+
+def test_what_is_shown_is_what_is_printed() -> None:
+    """Each line that is shown without figures (titles, names of columns) is printed today."""
+    printed = "\n".join(_answer(tuple(words)).stdout for words in COMMANDS)
+    shown = "\n".join(text for language, text in BLOCKS if language == "text")
+    worded = {words for words in _lines(shown) if words not in ((), ("...",))}
+    worded = {words for words in worded if not re.search(r"\d", " ".join(words))}
+    assert worded and worded <= _lines(printed)
+
+
+def _lines(text: str) -> set[tuple[str, ...]]:
+    return {tuple(line.split()) for line in text.splitlines()}
 
 
 @pytest.mark.parametrize("source", PYTHON_BLOCKS)

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 REASONS: Final = {
-    "needless_context": "whole sequences could go to the context ranks instead",
+    "needless_context": "whole sequences could be spread instead",
     "memory_lower_bound": "no partition of it fits in memory",
     "unsharded_optimizer": "ZeRO 1 sends no more and holds less",
     "needless_sharding": "a lower ZeRO stage fits and is no slower",
     "needless_recompute": "less recomputation fits too",
     "idle_devices": "too slow with that many devices idle",
-    "slow_compute": "its compute alone takes too long",
-    "bubble": "with the filling of its pipeline it takes too long",
-    "layer_comm": "with its collectives inside layers it takes too long",
-    "gradient_comm": "with its gradient reduction it takes too long",
+    "slow_compute": "too slow by its compute alone",
+    "bubble": "too slow with its pipeline filling up",
+    "layer_comm": "too slow with its collectives inside layers",
+    "gradient_comm": "too slow with its gradient reduction",
     "cannot_win": "its bound is above the plans that are shown",
     "search_budget": "beyond the number of layouts that a search costs",
 }

@@ -55,7 +55,7 @@ def _time_sentence(plan: Plan) -> str:
     step_s = plan.cost.step_time_s
     named = sorted(parts.items(), key=lambda item: -item[1])
     said = [
-        f"{value / step_s:.0%} {PART_NAMES[name]}"
+        f"{_percent(value / step_s)} {PART_NAMES[name]}"
         for name, value in named
         if value / step_s >= NAMED_SHARE
     ]
@@ -72,7 +72,7 @@ def _memory_sentence(plan: Plan) -> str:
                   key=lambda name: getattr(memory, name))  # fmt: skip
     sentence = (
         f"stage {index} needs most memory: {memory.total / GIB:.1f} of "
-        f"{memory.capacity / GIB:.1f} GiB ({share:.0%}), mostly {largest}"
+        f"{memory.capacity / GIB:.1f} GiB ({_percent(share)}), mostly {largest}"
     )
     if share > 1:
         return f"{sentence}; that is more than there is"
@@ -81,13 +81,17 @@ def _memory_sentence(plan: Plan) -> str:
     return sentence
 
 
+def _percent(fraction: float, decimals: int = 0) -> str:
+    return f"{100 * fraction:.{decimals}f} %"
+
+
 def _pace_sentences(plan: Plan) -> list[str]:
     times = [_micro_batch_s(stage) for stage in plan.stages]
     if len(times) < 2 or min(times) <= 0:
         return []
     slow, fast = max(times), min(times)
     if slow / fast < 1 + NAMED_SHARE:
-        return [f"stages are balanced within {slow / fast - 1:.1%}"]
+        return [f"stages are balanced within {_percent(slow / fast - 1, decimals=1)}"]
     return [
         f"stage {times.index(slow)} sets the pace with {slow / MS:.1f} ms for each micro-batch; "
         f"stage {times.index(fast)} needs {fast / MS:.1f} ms"
@@ -108,17 +112,21 @@ def _trust_sentences(plan: Plan) -> list[str]:
     measured = plan.provenance.get("measured", 0.0)
     if measured >= 1.0 - NAMED_SHARE:
         return ["layer times are measured"]
-    return [f"{1.0 - measured:.0%} of the compute time is computed from datasheets, not measured"]
+    return [
+        f"{_percent(1.0 - measured)} of the compute time is computed from datasheets, not measured"
+    ]
 
 
 def _rival_sentence(plan: Plan, rival: Plan) -> str:
     assert plan.cost is not None and rival.cost is not None
-    ratio = rival.cost.step_time_s / plan.cost.step_time_s - 1.0
+    mine_s, theirs_s = plan.cost.step_time_s, rival.cost.step_time_s
     change = _differences(plan, rival) or "another order of devices or cuts"
     where = _largest_change(plan, rival)
-    if ratio >= 0:
-        return f"rank {rival.rank} ({change}) takes {ratio:.1%} longer, mainly {where}"
-    return f"{-ratio:.1%} slower than rank {rival.rank} ({change}), mainly {where}"
+    if theirs_s >= mine_s:
+        longer = _percent(theirs_s / mine_s - 1.0, decimals=1)
+        return f"rank {rival.rank} ({change}) takes {longer} longer; {where}"
+    slower = _percent(mine_s / theirs_s - 1.0, decimals=1)
+    return f"{slower} slower than rank {rival.rank} ({change}); {where}"
 
 
 def _differences(plan: Plan, rival: Plan) -> str:
@@ -137,4 +145,4 @@ def _largest_change(plan: Plan, rival: Plan) -> str:
     sign = 1.0 if slower else -1.0
     name = max(mine, key=lambda part: sign * (theirs[part] - mine[part]))
     change_s = theirs[name] - mine[name]
-    return f"{PART_NAMES[name]} ({change_s:+.3g} s)"
+    return f"the largest change: {PART_NAMES[name]} ({change_s:+.3g} s)"
