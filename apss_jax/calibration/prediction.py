@@ -175,6 +175,7 @@ def _figures(
     stack = subjects[0].stack
     error = measured * stack.measured_error_fraction
     error += (1.0 - measured) * stack.step_time_error_fraction
+    step_time_s = stack.time_factor * costs.step_time_s
     total_bytes = costs.memory_bytes.sum(axis=-1)
     capacities = [choice.placement.capacity_bytes for choice in choices]
     chances = [
@@ -183,12 +184,12 @@ def _figures(
     ]
     first = np.array([s.framework.reported_memory == "first_stage" for s in subjects])
     return Figures(
-        step_time_s=costs.step_time_s,
-        low_s=costs.step_time_s / (1.0 + error),
-        high_s=costs.step_time_s * (1.0 + error),
+        step_time_s=step_time_s,
+        low_s=step_time_s / (1.0 + error),
+        high_s=step_time_s * (1.0 + error),
         memory_bytes=np.where(first, total_bytes[:, 0], total_bytes.max(axis=1)),
         oom_probability=np.array(chances),
-        breakdown_s=costs.breakdown_s,
+        breakdown_s=stack.time_factor * costs.breakdown_s,
     )
 
 

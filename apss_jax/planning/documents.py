@@ -28,6 +28,11 @@ class PlanWriter:
     inputs: Inputs
     tables: CostTables
 
+    @property
+    def _factor(self) -> float:
+        """Returns the stack's factor on all times, which ranks no two plans differently."""
+        return self.inputs.stack.time_factor
+
     def plan(
         self,
         choice: Choice,
@@ -79,8 +84,8 @@ class PlanWriter:
             chunks=tuple(_chunk(a, b, table) for a, b in spans),
             devices=tuple(choice.placement.devices[stage].ravel().tolist()),
             device_type="+".join(np.array(table.device_types)[present].tolist()),
-            forward_s=float(costs.forward_s[row, stage]),
-            backward_s=float(costs.backward_s[row, stage]),
+            forward_s=self._factor * float(costs.forward_s[row, stage]),
+            backward_s=self._factor * float(costs.backward_s[row, stage]),
             memory_bytes=memory,
             oom_probability=chance,
             fits=chance < FITS_BELOW,
@@ -95,7 +100,8 @@ class PlanWriter:
     def _cost(
         self, choice: Choice, costs: Costs, row: int, table: UnitTable, measured: float
     ) -> Cost:
-        parts = dict(zip(BREAKDOWN_PARTS, costs.breakdown_s[row].tolist(), strict=True))
+        seconds = (self._factor * costs.breakdown_s[row]).tolist()
+        parts = dict(zip(BREAKDOWN_PARTS, seconds, strict=True))
         step_s = sum(parts.values())
         stack = self.inputs.stack
         error = measured * stack.measured_error_fraction

@@ -113,9 +113,12 @@ def _precision(cluster: ClusterProfile, precision: str | None, assumptions: list
 
 
 def _stack(profile: ClusterProfile, stack: Stack | str | None, assumptions: list[str]) -> Stack:
-    if isinstance(stack, Stack):
-        return stack
     if stack is None:
         stack = profile.stack or DEFAULT_STACK
         assumptions.append(f"software stack '{stack}', as none was given")
-    return load_stack(stack)
+    chosen = stack if isinstance(stack, Stack) else load_stack(stack)
+    if chosen.time_factor == 1.0 or not profile.measurements:
+        return chosen
+    # The factor makes up for what datasheets promise; measured layers do not promise it.
+    assumptions.append(f"the time factor of stack '{chosen.name}' left out: layers are measured")
+    return chosen.model_copy(update={"time_factor": 1.0})

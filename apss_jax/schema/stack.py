@@ -18,6 +18,7 @@ class Stack(Document):
 
     name: str
     source: str
+    time_factor: PositiveFloat = 1.0  # on every computed time: what measured steps say of the rest
     gemm_slowdown: PositiveFloat = 1.0  # relative to the device's own rates
     kernel_s: NonNegativeFloat = 0.0  # fixed cost of one matrix product
     cpu_forward_s: NonNegativeFloat = 0.0  # host time to launch one layer's forward pass

@@ -122,3 +122,13 @@ def test_order_of_stages_matters_to_the_schedule_not_to_the_closed_form() -> Non
         found = estimate_plan(model, tiny_cluster(), layout, split=split, **ASKED)
         times.append(found.plan.cost.step_time_s)
     assert not np.isclose(times[0], times[1], rtol=1e-3)
+
+
+def test_a_time_factor_scales_every_time_of_a_plan() -> None:
+    """Step, parts and stages last twice as long; memory and the shares stay as they are."""
+    alone, twice = (estimate(stack=tiny_stack(time_factor=factor)).plan for factor in (1.0, 2.0))
+    assert alone.cost is not None and twice.cost is not None
+    assert twice.cost.step_time_s == pytest.approx(2.0 * alone.cost.step_time_s)
+    assert twice.cost.breakdown_s.compute == pytest.approx(2.0 * alone.cost.breakdown_s.compute)
+    assert twice.stages[0].forward_s == pytest.approx(2.0 * alone.stages[0].forward_s)
+    assert twice.stages[0].memory_bytes == alone.stages[0].memory_bytes
