@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from apss_jax.datasheet.grid import Grid
+from apss_jax.datasheet.grid import Grid, SettingColumn
 from apss_jax.datasheet.layer_facts import LayerFacts
 from apss_jax.datasheet.matmul import TypeTimes
 from apss_jax.datasheet.rates import Rates
+from apss_jax.datasheet.work import BACKWARD_PRODUCTS
 
 NORM_PASSES = 2.0  # reads and writes the hidden vector
 PART_PASSES = 3.5  # residual addition reads two and writes one; half a pass of dropout mask
@@ -34,6 +35,7 @@ def _hidden_passes(facts: LayerFacts, rates: Rates) -> float:
     return norm * facts.num_norms + PART_PASSES * facts.num_parts
 
 
-def launch_s(facts: LayerFacts, rates: Rates) -> float:
-    """Returns the host's time to launch one forward pass."""
-    return rates.cpu_forward_s * facts.num_parts / LAUNCHED_PARTS
+def launch_s(facts: LayerFacts, grid: Grid, rates: Rates) -> SettingColumn:
+    """Returns the host's time to launch one forward pass, a third of that of both passes."""
+    pipelined_s = grid.pipelined_ranks * rates.tensor_pipeline_cpu_s / (1.0 + BACKWARD_PRODUCTS)
+    return (rates.cpu_forward_s + pipelined_s) * facts.num_parts / LAUNCHED_PARTS

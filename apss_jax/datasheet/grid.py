@@ -35,6 +35,7 @@ class Grid:
     recomputes_all: SettingFlags
     recomputes_scores: SettingFlags
     sequence_divisor: SettingColumn  # tensor degree where sequence parallelism is on, else 1
+    pipelined_ranks: SettingColumn  # tensor degree where it is part of a pipeline, else 0
     value_bytes: int
 
     @property
@@ -67,6 +68,7 @@ def grid_of(settings: Sequence[Setting], seq_len: int, precision: Precision) -> 
         recomputes_all=_flags([s.recompute == "full" for s in settings]),
         recomputes_scores=_flags([s.recompute == "selective" for s in settings]),
         sequence_divisor=np.where(is_sharded, tensor, 1.0),
+        pipelined_ranks=np.where(_flags([s.pipelined for s in settings]), tensor, 0.0),
         value_bytes=value_bytes(precision),
     )
 
@@ -84,6 +86,7 @@ def measured_grid(rows: Sequence[LayerMeasurement], precision: Precision) -> Gri
         recomputes_all=never,
         recomputes_scores=never,
         sequence_divisor=ones,
+        pipelined_ranks=np.zeros_like(ones),
         value_bytes=value_bytes(precision),
     )
 

@@ -30,6 +30,7 @@ class Rates:
     elementwise_passes: TypeValues
     kernel_s: float
     cpu_forward_s: float
+    tensor_pipeline_cpu_s: float
     fused_norm: bool
     activation_factor: float
     logit_bytes: float
@@ -56,6 +57,7 @@ def rates_of(
         elementwise_passes=np.array([d.rates.elementwise_passes for d in devices]),
         kernel_s=stack.kernel_s,
         cpu_forward_s=stack.cpu_forward_s,
+        tensor_pipeline_cpu_s=stack.tensor_pipeline_cpu_s,
         fused_norm=stack.fused_norm,
         activation_factor=stack.activation_factor,
         logit_bytes=stack.logit_bytes,

@@ -88,7 +88,7 @@ def layer_work(facts: LayerFacts, grid: Grid, rates: Rates) -> Work:
     mixes = [mixing_s(mixer, grid, rates) for mixer in facts.mixers]
     scores_s = sum((m.forward_s for m in mixes), np.zeros_like(linear_s))
     scores_backward_s = sum((m.backward_s for m in mixes), np.zeros_like(linear_s))
-    host_s = np.full_like(linear_s, launch_s(facts, rates))
+    host_s = np.zeros_like(linear_s) + launch_s(facts, grid, rates)
     return Work(
         forward_s=linear_s + scores_s,
         backward_s=BACKWARD_PRODUCTS * linear_s + scores_backward_s,

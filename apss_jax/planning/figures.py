@@ -22,6 +22,7 @@ SETTING_COLUMNS = (
     "micro_batch",
     "recompute",
     "sequence_parallel",
+    "pipelined",
 )
 
 
@@ -105,10 +106,15 @@ def _distinct_units(
     return first, count.astype(float)
 
 
-def settings_of(layouts: Layouts) -> tuple[list[Setting], Int[np.ndarray, " batch"]]:
-    """Returns the distinct settings of layouts, and the index of each layout's."""
+def settings_of(
+    layouts: Layouts, *, tells_pipelines: bool
+) -> tuple[list[Setting], Int[np.ndarray, " batch"]]:
+    """Returns the distinct settings of layouts, and the index of each layout's.
+
+    Where a stack does not tell pipelines apart, one setting stands for layouts with and without.
+    """
     key = np.zeros(len(layouts), dtype=np.int64)
-    for name in SETTING_COLUMNS:
+    for name in SETTING_COLUMNS if tells_pipelines else SETTING_COLUMNS[:-1]:
         column = getattr(layouts, name).astype(np.int64)
         low = int(column.min(initial=0))
         key = key * (int(column.max(initial=0)) - low + 1) + column - low
@@ -122,6 +128,7 @@ def settings_of(layouts: Layouts) -> tuple[list[Setting], Int[np.ndarray, " batc
             micro_batch=row[3],
             recompute=RECOMPUTE[row[4]],
             sequence_parallel=bool(row[5]),
+            pipelined=bool(row[6]),
         )
         for row in rows
     ]

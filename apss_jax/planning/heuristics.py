@@ -48,7 +48,7 @@ class Bounds:
 
     def look_at(self, layouts: Layouts) -> View:
         """Returns some layouts with everything that bounds say of them."""
-        settings, index = settings_of(layouts)
+        settings, index = settings_of(layouts, tells_pipelines=self.stack.tells_pipelines)
         return View(self, layouts, SettingFigures.of(self.tables(settings)), index)
 
     @cached_property

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from apss_jax.datasheet.table import UnitTables
 from apss_jax.planning.inputs import Inputs
 from apss_jax.problem import Problem, build_problem
+from apss_jax.schema.stack import Stack
 from apss_jax.schema.tables import Setting, UnitTable
 from apss_jax.schema.workload import Workload
 
@@ -33,15 +34,22 @@ class CostTables:
 
 def cost_tables(inputs: Inputs, settings: Iterable[Setting]) -> CostTables:
     """Returns the tables of the distinct settings among those given."""
-    distinct = list(dict.fromkeys(settings))
+    asked = list(dict.fromkeys(settings))
+    costed = [_costed(setting, inputs.stack) for setting in asked]
+    distinct = {setting: i for i, setting in enumerate(dict.fromkeys(costed))}
     source = UnitTables(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
-    tables = source.tables(distinct)
+    tables = source.tables(list(distinct))
     problem = build_problem(tables, inputs.cluster, inputs.stack, weight_bytes_of(inputs.workload))
-    return CostTables(
-        by_setting=dict(zip(distinct, tables, strict=True)),
-        index={setting: i for i, setting in enumerate(distinct)},
-        problem=problem,
-    )
+    index = {setting: distinct[one] for setting, one in zip(asked, costed, strict=True)}
+    by_setting = {setting: tables[i] for setting, i in index.items()}
+    return CostTables(by_setting=by_setting, index=index, problem=problem)
+
+
+def _costed(setting: Setting, stack: Stack) -> Setting:
+    """Returns the setting that costs the same: one for all where pipelines make no difference."""
+    if stack.tells_pipelines or not setting.pipelined:
+        return setting
+    return replace(setting, pipelined=False)
 
 
 def weight_bytes_of(workload: Workload) -> float:

@@ -43,6 +43,7 @@ class Layout:
             micro_batch=self.micro_batch,
             recompute=self.recompute,
             sequence_parallel=self.sequence_parallel,
+            pipelined=self.pipeline_parallel > 1 and self.tensor_parallel > 1,
         )
 
     @property
@@ -90,6 +91,11 @@ class Layouts:
     def __iter__(self) -> Iterator[Layout]:
         """Yields each layout."""
         return (self[i] for i in range(len(self)))
+
+    @property
+    def pipelined(self) -> Column:
+        """Returns 1 where a layout is both pipelined and tensor parallel, else 0."""
+        return ((self.pipeline_parallel > 1) & (self.tensor_parallel > 1)).astype(np.int64)
 
     def take(self, chosen: np.ndarray) -> Layouts:
         """Returns the layouts at some indices, or where a mask is true."""

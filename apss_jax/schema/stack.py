@@ -22,7 +22,8 @@ class Stack(Document):
     gemm_slowdown: PositiveFloat = 1.0  # relative to the device's own rates
     kernel_s: NonNegativeFloat = 0.0  # fixed cost of one matrix product
     cpu_forward_s: NonNegativeFloat = 0.0  # host time to launch one layer's forward pass
-    tensor_pipeline_cpu_s: NonNegativeFloat = 0.0  # beside it, per tensor rank, where both exist
+    # Beside it, per tensor rank, where a pipeline is tensor parallel too: both passes of a layer.
+    tensor_pipeline_cpu_s: NonNegativeFloat = 0.0
     flash_attention: bool = True
     fused_norm: bool = True
     collective_latency_s: NonNegativeFloat = 0.0  # beside the link's own, per collective
@@ -40,3 +41,8 @@ class Stack(Document):
     step_time_error_fraction: PositiveFloat = 0.25  # half width of the 80 % interval, analytic
     measured_error_fraction: PositiveFloat = 0.15  # the same where all layers are measured
     memory_error_fraction: PositiveFloat = 0.08  # standard deviation of the memory prediction
+
+    @property
+    def tells_pipelines(self) -> bool:
+        """Returns whether a layer costs something else where a pipeline is tensor parallel."""
+        return self.tensor_pipeline_cpu_s > 0

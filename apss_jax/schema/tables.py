@@ -29,6 +29,7 @@ class Setting:
     micro_batch: int = 1
     recompute: Recompute = "none"
     sequence_parallel: bool = False
+    pipelined: bool = False  # in a pipeline AND tensor parallel: some stacks' hosts take longer
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,15 @@ def test_the_host_bounds_a_small_layer() -> None:
     assert passes_s(found) == pytest.approx((1e-3, 2e-3))
 
 
+def test_tensor_ranks_of_a_pipeline_cost_the_host_more() -> None:
+    """Of 3 ms per rank, both passes of a layer, two ranks add 2 ms to the forward pass."""
+    stack = tiny_stack(cpu_forward_s=1e-3, tensor_pipeline_cpu_s=3e-3)
+    degrees = Setting(tensor_parallel=2, micro_batch=2)
+    assert passes_s(table(degrees, stack=stack)) == pytest.approx((1e-3, 2e-3))
+    piped = table(replace(degrees, pipelined=True), stack=stack)
+    assert passes_s(piped) == pytest.approx((3e-3, 6e-3))
+
+
 def test_half_a_layer_has_half_the_launches() -> None:
     """A layer of one branch launches half of what a layer of two does."""
     layer = tiny_layer(feed_forward=None, num_norms=1)
