@@ -8,7 +8,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search estimate validate test check bench clean
+.PHONY: help setup search estimate validate calibrate test check bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ estimate: $(STAMP) ## time, memory and legality of one plan; ARGS replaces the e
 
 validate: $(STAMP) ## predictions against measured runs: ARGS="--runs FILE.csv"
 	@$(BIN)/python -m apss_jax.validate $(ARGS)
+
+calibrate: $(STAMP) ## a stack file from a few runs of your own: ARGS="--runs FILE.csv --out STACK.json"
+	@$(BIN)/python -m apss_jax.calibrate $(ARGS)
 
 test: $(STAMP) ## run the tests (SELECT=slow: the longer ones)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(SELECT)"
