@@ -1,4 +1,7 @@
-"""The traced form of model + cluster + batch: tables with prefix sums over the units."""
+"""The traced form of model + cluster + batch: tables with prefix sums over the units.
+
+What every unit has is kept side by side, so that one look reads all figures of a stage's end.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,38 @@ SETTING_SIZES = (64, 512, 4096)
 TYPE_SIZES = (2, 4, 8, 16)
 
 
-class Problem(NamedTuple):
-    """What every strategy of one search shares. Prefix sums have a leading 0."""
+class UnitSums(NamedTuple):
+    """Sums over the units of each of many cells, which may be offsets, chunks or stages."""
 
-    compute_s: Float[Array, "settings passes device_types offsets"]
-    comm_bytes: Float[Array, "settings passes comm_kinds offsets"]
-    comm_calls: Float[Array, "settings passes comm_kinds offsets"]
-    dense_parameters: Float[Array, "settings offsets"]
-    expert_parameters: Float[Array, "settings offsets"]
-    saved_bytes: Float[Array, "settings offsets"]
-    working_bytes: Float[Array, "settings units"]  # not summed: a stage needs its largest
+    compute_s: Float[Array, "*cells passes device_types"]
+    comm_bytes: Float[Array, "*cells passes comm_kinds"]
+    comm_calls: Float[Array, "*cells passes comm_kinds"]
+    parameters: Float[Array, "*cells parameter_kinds"]
+    saved_bytes: Float[Array, "*cells"]
+
+    @staticmethod
+    def of_row(row: Float[Array, "*cells quantities"]) -> UnitSums:
+        """Returns the figures that a row of `Problem.sums` has side by side."""
+        cells = row.shape[:-1]
+        comm = row[..., 3:_NUM_COMMON].reshape(*cells, 2, 2, 3)
+        return UnitSums(
+            compute_s=row[..., _NUM_COMMON:].reshape(*cells, 2, -1),
+            comm_bytes=comm[..., 0, :],
+            comm_calls=comm[..., 1, :],
+            parameters=row[..., :2],
+            saved_bytes=row[..., 2],
+        )
+
+
+# Two kinds of parameters, saved bytes; bytes and calls of three kinds of collectives, both passes.
+_NUM_COMMON = 3 + 2 * 2 * 3
+
+
+class Problem(NamedTuple):
+    """What every strategy of one search shares."""
+
+    sums: Float[Array, "settings offsets quantities"]  # of all units before: `UnitSums.of_row`
+    working_bytes: Float[Array, "settings spans units"]  # [i, k, u]: most of 2^k units from u on
     boundary_bytes: Float[Array, "settings units"]  # what leaves the unit
     tied_parameters: Float[Array, " settings"]
     memory_s_per_byte: Float[Array, " device_types"]
@@ -61,23 +86,12 @@ def build_problem(
     settings = padded_size(len(tables), SETTING_SIZES)
     types = padded_size(len(tables[0].device_types), TYPE_SIZES)
 
-    def stacked(name: str, *, prefix: bool) -> np.ndarray:
-        rows = np.stack([getattr(table, name) for table in tables])
-        if rows.ndim == 4 and name == "compute_s":
-            rows = _pad(rows, 2, types)
-        return _pad(_units(rows, units, prefix=prefix), 0, settings)
-
     kinds = [cluster.device_types[name] for name in tables[0].device_types]
     per_byte = [1 / (kind.memory_bytes_per_s * kind.rates.memory_fraction) for kind in kinds]
     return Problem(
-        compute_s=stacked("compute_s", prefix=True),
-        comm_bytes=stacked("comm_bytes", prefix=True),
-        comm_calls=stacked("comm_calls", prefix=True),
-        dense_parameters=stacked("dense_parameters", prefix=True),
-        expert_parameters=stacked("expert_parameters", prefix=True),
-        saved_bytes=stacked("saved_bytes", prefix=True),
-        working_bytes=stacked("working_bytes", prefix=False),
-        boundary_bytes=stacked("boundary_bytes", prefix=False),
+        sums=_pad(_sums(tables, units, types), 0, settings),
+        working_bytes=_pad(_largest(_stacked(tables, "working_bytes", units)), 0, settings),
+        boundary_bytes=_pad(_stacked(tables, "boundary_bytes", units), 0, settings),
         tied_parameters=_pad(_float([table.tied_parameters for table in tables]), 0, settings),
         memory_s_per_byte=_pad(_float(per_byte), 0, types),
         weight_bytes=_float(weight_bytes),
@@ -96,12 +110,38 @@ def _float(values: object) -> np.ndarray:
     return np.asarray(values, dtype=np.float32)
 
 
-def _units(rows: np.ndarray, units: int, *, prefix: bool) -> np.ndarray:
-    padded = _pad(rows, rows.ndim - 1, units)
-    if not prefix:
-        return padded.astype(np.float32)
-    sums = np.cumsum(padded, axis=-1)
-    return np.concatenate([np.zeros_like(sums[..., :1]), sums], axis=-1).astype(np.float32)
+def _stacked(tables: Sequence[UnitTable], name: str, units: int) -> np.ndarray:
+    rows = np.stack([getattr(table, name) for table in tables])
+    return _pad(rows, rows.ndim - 1, units).astype(np.float32)
+
+
+def _sums(
+    tables: Sequence[UnitTable], units: int, types: int
+) -> Float[np.ndarray, "settings offsets quantities"]:
+    """Returns sums over all units before each offset, padded units being nothing."""
+    rows = _pad(np.stack([_row(table, types) for table in tables]), 2, units)
+    sums = np.cumsum(rows, axis=2)
+    before = np.concatenate([np.zeros_like(sums[..., :1]), sums], axis=2)
+    return before.swapaxes(1, 2).astype(np.float32)
+
+
+def _row(table: UnitTable, types: int) -> Float[np.ndarray, "quantities units"]:
+    """Returns the figures of each unit in the order of `UnitSums.of_row`."""
+    held = np.stack([table.dense_parameters, table.expert_parameters, table.saved_bytes])
+    comm = np.stack([table.comm_bytes, table.comm_calls], axis=1)
+    compute_s = _pad(table.compute_s, 1, types)
+    size = table.num_units
+    return np.concatenate([held, comm.reshape(-1, size), compute_s.reshape(-1, size)])
+
+
+def _largest(values: Float[np.ndarray, "settings units"]) -> np.ndarray:
+    """Returns the largest of 1, 2, 4, ... neighbours, the unit itself the first of them."""
+    levels = [values]
+    while 2 ** len(levels) <= values.shape[1]:
+        half = 2 ** (len(levels) - 1)
+        ahead = _pad(levels[-1][:, half:], 1, values.shape[1])
+        levels.append(np.maximum(levels[-1], ahead))
+    return np.stack(levels, axis=1)
 
 
 def _pad(rows: np.ndarray, axis: int, size: int) -> np.ndarray:

@@ -18,6 +18,9 @@
 * `parameter_kinds`: dense parameters, expert parameters;
 * `settings`: what decides a layer's cost apart from its device (degrees, micro-batch, recompute);
 * `offsets`: ends of units, one more than units: the axis of prefix sums;
+* `quantities`: what is summed over units, side by side;
+* `spans`: powers of two, as numbers of neighbouring units;
+* `cells`: offsets, chunks or stages, whichever units are summed over;
 * `data_ranks`, `context_ranks`, `tensor_ranks`: places in the groups that one stage forms;
 * `ranks`: devices of one group or of one stage, in order;
 * `groups`: groups that communicate at once;
@@ -55,6 +58,9 @@ AXES: Final = (
     "parameter_kinds",
     "settings",
     "offsets",
+    "quantities",
+    "spans",
+    "cells",
     "data_ranks",
     "context_ranks",
     "tensor_ranks",

@@ -9,19 +9,30 @@ import jax
 from jaxtyping import Float
 
 from apss_jax.cost.op_table import ScheduleTable
-from apss_jax.cost.step import StepCost, closed_form_s, step_cost
+from apss_jax.cost.step import StepCost, closed_form_cost, closed_form_s, step_cost
 from apss_jax.problem import Problem
 from apss_jax.strategy import Strategy
 
-# People wait for the first search on a machine. One level down compiles a quarter faster and the
-# loops over slots run no slower (benchmarks/simulation.py).
-QUICKLY: Final = {"xla_backend_optimization_level": 1}
+# People wait for the first search on a machine. XLA's older emitters, in one piece and one level
+# down, compile in half the CPU time; the loop over slots then takes a third longer, closed forms a
+# tenth less (benchmarks/cost.py).
+QUICKLY: Final = {
+    "xla_backend_optimization_level": 1,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
 
 
 @partial(jax.jit, compiler_options=QUICKLY)
 def step_costs(problem: Problem, strategies: Strategy, table: ScheduleTable) -> StepCost:
     """Returns the cost of many strategies (leading axis) that share one schedule table."""
     return jax.vmap(step_cost, in_axes=(None, 0, None))(problem, strategies, table)
+
+
+@partial(jax.jit, compiler_options=QUICKLY)
+def closed_form_costs(problem: Problem, strategies: Strategy) -> StepCost:
+    """Returns the closed-form cost of many strategies (leading axis), memory included."""
+    return jax.vmap(closed_form_cost, in_axes=(None, 0))(problem, strategies)
 
 
 @partial(jax.jit, compiler_options=QUICKLY)

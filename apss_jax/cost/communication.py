@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from apss_jax.cost.compute import last_unit, span
-from apss_jax.cost.memory import tied_copy
-from apss_jax.problem import Problem
+from apss_jax.cost.memory import PerKind, owned_parameters
+from apss_jax.problem import Problem, UnitSums
 from apss_jax.strategy import Strategy
 
 PerStage = Float[jax.Array, " stages"]
@@ -31,21 +30,31 @@ class StageTail(NamedTuple):
 
 def transfer_s(problem: Problem, strategy: Strategy) -> PerChunk:
     """Returns the time of the message that leaves each chunk for the next virtual stage."""
-    moved = problem.boundary_bytes[strategy.setting][last_unit(strategy)]
+    last_unit = jnp.maximum(strategy.end_unit - 1, 0)  # 0 for an empty chunk
+    moved = problem.boundary_bytes[strategy.setting, last_unit]
     return moved * strategy.transfer_s_per_byte + strategy.transfer_s_per_call
 
 
-def stage_tail(problem: Problem, strategy: Strategy, compute_s: PerStage) -> StageTail:
+def stage_tail(
+    problem: Problem, strategy: Strategy, sums: UnitSums, compute_s: PerStage
+) -> StageTail:
     """Returns exposed gradient communication and the optimizer update of each stage.
 
     A stack hides a share of its gradient communication, but no more than there is compute to hide
     it behind: one micro-batch's, forward and backward (`compute_s`), where gradients are reduced
     once a step; every micro-batch's under ZeRO-3, which gathers weights for each.
     """
-    dense = _stage_sum(problem.dense_parameters, strategy) + tied_copy(problem, strategy)
-    expert = _stage_sum(problem.expert_parameters, strategy)
-    owned = jnp.stack([dense, expert], axis=-1)
-    whole_s = jnp.sum(_reduction_s(problem, strategy, owned), axis=-1)
+    owned = owned_parameters(problem, strategy, sums)
+    links = zip(
+        jnp.unstack(strategy.gradient_s_per_byte, axis=-1),
+        jnp.unstack(strategy.gradient_s_per_call, axis=-1),
+        strict=True,
+    )
+    dense_s, expert_s = (
+        _reduction_s(problem, strategy, held, *link)
+        for held, link in zip(owned, links, strict=True)
+    )
+    whole_s = dense_s + expert_s
     rounds = jnp.where(strategy.zero_stage == 3, strategy.num_micro_batches, 1.0)
     hidden_s = jnp.minimum(
         (1.0 - problem.gradient_exposed_fraction) * whole_s, HIDING_FRACTION * rounds * compute_s
@@ -53,38 +62,36 @@ def stage_tail(problem: Problem, strategy: Strategy, compute_s: PerStage) -> Sta
     return StageTail(whole_s - hidden_s, _optimizer_s(problem, strategy, owned))
 
 
-def _stage_sum(prefix: Float[jax.Array, "settings offsets"], strategy: Strategy) -> PerStage:
-    return jnp.sum(span(prefix[strategy.setting], strategy), axis=0)
-
-
 def _reduction_s(
-    problem: Problem, strategy: Strategy, owned: Float[jax.Array, "stages parameter_kinds"]
-) -> Float[jax.Array, "stages parameter_kinds"]:
-    """Returns all gradient communication of a step.
+    problem: Problem,
+    strategy: Strategy,
+    owned: PerStage,
+    s_per_byte: PerStage,
+    s_per_call: PerStage,
+) -> PerStage:
+    """Returns all gradient communication of a step for one kind of parameters.
 
     Gradients are scattered, then gradients (ZeRO-0) or parameters (1, 2) gathered. ZeRO-3 gathers
     the parameters of each unit before each of its passes and scatters gradients once.
     """
     units = jnp.sum(strategy.end_unit - strategy.first_unit, axis=0).astype(owned.dtype)
     is_sharded = strategy.zero_stage == 3
-    calls = jnp.where(is_sharded, units, 1.0)[:, None]
+    calls_s = jnp.where(is_sharded, units, 1.0) * s_per_call
 
-    def one_way(bytes_each: Float[jax.Array, ""]) -> Float[jax.Array, "stages parameter_kinds"]:
-        sent_s = owned * bytes_each * strategy.gradient_s_per_byte
-        return (sent_s + calls * strategy.gradient_s_per_call) * (owned > 0)
+    def one_way(bytes_each: Float[jax.Array, ""]) -> PerStage:
+        return (owned * bytes_each * s_per_byte + calls_s) * (owned > 0)
 
     scatter = one_way(problem.reduced_gradient_bytes)
     gather = one_way(problem.weight_bytes)
     second = jnp.where(strategy.zero_stage == 0, scatter, gather)
-    gathers = jnp.where(is_sharded, 2.0 * strategy.num_micro_batches * gather, second)
-    return scatter + gathers
+    return scatter + jnp.where(is_sharded, 2.0 * strategy.num_micro_batches * gather, second)
 
 
-def _optimizer_s(
-    problem: Problem, strategy: Strategy, owned: Float[jax.Array, "stages parameter_kinds"]
-) -> PerStage:
-    spread = jnp.stack([strategy.shards, strategy.expert_shards])
-    held = jnp.where(strategy.zero_stage >= 1, owned / spread[None], owned)
-    moved = jnp.sum(OPTIMIZER_SHARDED_BYTES * held + OPTIMIZER_WHOLE_BYTES * owned, axis=-1)
+def _optimizer_s(problem: Problem, strategy: Strategy, owned: PerKind) -> PerStage:
+    dense, expert = owned
+    is_sharded = strategy.zero_stage >= 1
+    own = dense / jnp.where(is_sharded, strategy.shards, 1.0)
+    own += expert / jnp.where(is_sharded, strategy.expert_shards, 1.0)
+    moved = OPTIMIZER_SHARDED_BYTES * own + OPTIMIZER_WHOLE_BYTES * (dense + expert)
     slowest = jnp.max(jnp.where(strategy.has_type, problem.memory_s_per_byte[None], 0.0), axis=-1)
     return moved * slowest

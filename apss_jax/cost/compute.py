@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from apss_jax.problem import Problem
-from apss_jax.schema.tables import COMM_KINDS
+from apss_jax.problem import Problem, UnitSums
 from apss_jax.strategy import Strategy
 
 PerChunk = Float[jax.Array, "chunks stages"]
+PerPass = Float[jax.Array, "chunks stages passes"]
 
 
 class ChunkTimes(NamedTuple):
@@ -23,36 +23,50 @@ class ChunkTimes(NamedTuple):
     comm_s: PerChunk
 
 
-def span(
-    prefix: Float[jax.Array, "... offsets"], strategy: Strategy
-) -> Float[jax.Array, "... chunks stages"]:
-    """Returns the sum over the units of each chunk."""
-    return prefix[..., strategy.end_unit] - prefix[..., strategy.first_unit]
+def chunk_sums(problem: Problem, strategy: Strategy) -> UnitSums:
+    """Returns the sums over the units of each chunk of each stage."""
+
+    def before(offset: Int[jax.Array, "chunks stages"]) -> Float[jax.Array, "... quantities"]:
+        return problem.sums[strategy.setting, offset]
+
+    return UnitSums.of_row(before(strategy.end_unit) - before(strategy.first_unit))
 
 
-def chunk_times(problem: Problem, strategy: Strategy) -> ChunkTimes:
+def chunk_times(problem: Problem, strategy: Strategy, sums: UnitSums) -> ChunkTimes:
     """Returns the times of every chunk; a stage of mixed devices runs at its slowest one's pace."""
-    on_each_type = span(problem.compute_s[strategy.setting], strategy)
-    present = strategy.has_type.T[None, :, None, :]
-    compute = jnp.max(jnp.where(present, on_each_type, 0.0), axis=1)
-    comm = _comm_s(problem, strategy)
+    compute = _slowest_s(strategy, sums)
+    comm = _comm_s(problem, strategy, sums)
     total = compute + comm
-    return ChunkTimes(total[0], total[1], comm[0] + comm[1])
+    return ChunkTimes(total[..., 0], total[..., 1], comm[..., 0] + comm[..., 1])
 
 
-def _comm_s(problem: Problem, strategy: Strategy) -> Float[jax.Array, "passes chunks stages"]:
-    moved = span(problem.comm_bytes[strategy.setting], strategy)
-    calls = span(problem.comm_calls[strategy.setting], strategy)
-    exposed = (
-        jnp.array([1.0, 0.0, 1.0])
-        .at[COMM_KINDS.index("context")]
-        .set(problem.context_exposed_fraction)
+# Types of devices and kinds of collectives are few: written out, one after the other, they take a
+# third of the time that XLA's loops over such short axes do.
+
+
+def _slowest_s(strategy: Strategy, sums: UnitSums) -> PerPass:
+    slowest = jnp.zeros_like(sums.compute_s[..., 0])
+    types = zip(_parts(sums.compute_s), _parts(strategy.has_type), strict=True)
+    for compute, is_present in types:
+        slowest = jnp.maximum(slowest, jnp.where(is_present[None, :, None], compute, 0.0))
+    return slowest
+
+
+def _comm_s(problem: Problem, strategy: Strategy, sums: UnitSums) -> PerPass:
+    figures = (
+        sums.comm_bytes,
+        strategy.comm_s_per_byte[None, :, None],
+        sums.comm_calls,
+        strategy.comm_s_per_call[None, :, None],
     )
-    per_byte = (strategy.comm_s_per_byte * exposed[None]).T[None, :, None, :]
-    per_call = (strategy.comm_s_per_call * exposed[None]).T[None, :, None, :]
-    return jnp.sum(moved * per_byte + calls * per_call, axis=1)
+    whole = [
+        moved * per_byte + calls * per_call
+        for moved, per_byte, calls, per_call in zip(*map(_parts, figures), strict=True)
+    ]
+    tensor, context, expert = whole
+    return tensor + problem.context_exposed_fraction * context + expert
 
 
-def last_unit(strategy: Strategy) -> Int[jax.Array, "chunks stages"]:
-    """Returns the last unit of each chunk; 0 for an empty one."""
-    return jnp.maximum(strategy.end_unit - 1, 0)
+def _parts(values: jax.Array) -> tuple[jax.Array, ...]:
+    """Returns the entries of the last axis."""
+    return jnp.unstack(values, axis=-1)

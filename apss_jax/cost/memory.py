@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jax import lax
+from jaxtyping import Float, Int
 
-from apss_jax.cost.compute import span
-from apss_jax.problem import Problem
+from apss_jax.problem import Problem, UnitSums
 from apss_jax.strategy import Strategy
 
 PerStage = Float[jax.Array, " stages"]
+PerChunk = Float[jax.Array, "chunks stages"]
+PerKind = tuple[PerStage, PerStage]  # dense parameters and experts apart
 
 
 class StageMemory(NamedTuple):
@@ -30,53 +32,54 @@ class StageMemory(NamedTuple):
         return self.weights + self.gradients + self.optimizer + self.activations + self.other
 
 
-def stage_memory(problem: Problem, strategy: Strategy) -> StageMemory:
+def stage_memory(problem: Problem, strategy: Strategy, sums: UnitSums) -> StageMemory:
     """Returns the memory of each stage.
 
     ZeRO shards the optimizer from stage 1, gradients from 2, weights from 3 (arXiv 1910.02054).
     Activations are what each chunk saves, times the micro-batches it holds at once.
     """
-    dense = _states(problem.dense_parameters, problem, strategy, tied=True)
-    expert = _states(problem.expert_parameters, problem, strategy, tied=False)
+    owned = owned_parameters(problem, strategy, sums)
+    owners = (strategy.shards, strategy.expert_shards)
+
+    def states(bytes_each: Float[jax.Array, ""], from_stage: int) -> PerStage:
+        is_sharded = strategy.zero_stage >= from_stage
+        dense, expert = (
+            held / jnp.where(is_sharded, over, 1.0)
+            for held, over in zip(owned, owners, strict=True)
+        )
+        return bytes_each * (dense + expert)
+
     used = jnp.any(strategy.end_unit > strategy.first_unit, axis=0)
-    saved = jnp.sum(span(problem.saved_bytes[strategy.setting], strategy) * strategy.in_flight, 0)
-    other = (problem.reserved_bytes + _working_bytes(problem, strategy)) * used
-    weights, gradients, optimizer = (a + b for a, b in zip(dense, expert, strict=True))
-    return StageMemory(weights, gradients, optimizer, saved, other)
-
-
-def _states(
-    prefix: Float[jax.Array, "settings offsets"],
-    problem: Problem,
-    strategy: Strategy,
-    *,
-    tied: bool,
-) -> tuple[PerStage, PerStage, PerStage]:
-    owned = jnp.sum(span(prefix[strategy.setting], strategy), axis=0)
-    if tied:
-        owned = owned + tied_copy(problem, strategy)
-    shards = strategy.shards if tied else strategy.expert_shards
-
-    def part(bytes_each: Float[jax.Array, ""], from_stage: int) -> PerStage:
-        return owned * bytes_each / jnp.where(strategy.zero_stage >= from_stage, shards, 1.0)
-
-    return (
-        part(problem.weight_bytes, 3),
-        part(problem.gradient_bytes, 2),
-        part(problem.optimizer_bytes, 1),
+    return StageMemory(
+        weights=states(problem.weight_bytes, 3),
+        gradients=states(problem.gradient_bytes, 2),
+        optimizer=states(problem.optimizer_bytes, 1),
+        activations=jnp.sum(sums.saved_bytes * strategy.in_flight, axis=0),
+        other=(problem.reserved_bytes + _working_bytes(problem, strategy)) * used,
     )
 
 
-def tied_copy(problem: Problem, strategy: Strategy) -> PerStage:
-    """Returns the second copy of a tied token table: on the head's stage, if it stands apart."""
-    stages = strategy.end_unit.shape[1]
-    last = jnp.argmax(jnp.max(strategy.end_unit, axis=0))
-    copy = jnp.where(strategy.ends_apart, problem.tied_parameters[strategy.setting], 0.0)
-    return jnp.where(jnp.arange(stages) == last, copy, 0.0)
+def owned_parameters(problem: Problem, strategy: Strategy, sums: UnitSums) -> PerKind:
+    """Returns the dense parameters of each stage, and those of its experts.
+
+    The last one holds a second copy of a tied token table, if the embedding stands apart.
+    """
+    last = jnp.max(strategy.end_unit, axis=0)
+    holds_copy = strategy.ends_apart & (last == jnp.max(last))
+    copy = jnp.where(holds_copy, problem.tied_parameters[strategy.setting], 0.0)
+    dense, expert = (jnp.sum(held, axis=0) for held in jnp.unstack(sums.parameters, axis=-1))
+    return dense + copy, expert
 
 
 def _working_bytes(problem: Problem, strategy: Strategy) -> PerStage:
-    units = jnp.arange(problem.working_bytes.shape[-1])[None, None]
-    inside = (units >= strategy.first_unit[..., None]) & (units < strategy.end_unit[..., None])
-    held = jnp.where(inside, problem.working_bytes[strategy.setting][None, None], 0.0)
-    return jnp.max(held, axis=(0, 2))
+    """Returns the most of each stage's units: of two overlapping spans that cover each chunk."""
+    size = jnp.maximum(strategy.end_unit - strategy.first_unit, 1)
+    span = 31 - lax.clz(size)
+    last = strategy.end_unit - (1 << span)
+
+    def largest(start: Int[jax.Array, "chunks stages"]) -> PerChunk:
+        return problem.working_bytes[strategy.setting, span, jnp.maximum(start, 0)]
+
+    is_empty = strategy.end_unit == strategy.first_unit
+    held = jnp.maximum(largest(strategy.first_unit), largest(last))
+    return jnp.max(jnp.where(is_empty, 0.0, held), axis=0)

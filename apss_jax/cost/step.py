@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from apss_jax.cost.communication import StageTail, stage_tail, transfer_s
-from apss_jax.cost.compute import ChunkTimes, chunk_times
+from apss_jax.cost.compute import ChunkTimes, chunk_sums, chunk_times
 from apss_jax.cost.memory import StageMemory, stage_memory
 from apss_jax.cost.op_table import ScheduleTable
 from apss_jax.cost.simulate import Simulation, StageTimes, simulate
@@ -46,15 +46,17 @@ class StepCost(NamedTuple):
 
 def step_cost(problem: Problem, strategy: Strategy, table: ScheduleTable) -> StepCost:
     """Returns the simulated cost of a strategy."""
-    times = chunk_times(problem, strategy)
-    tail = stage_tail(problem, strategy, jnp.sum(times.forward_s + times.backward_s, axis=0))
+    sums = chunk_sums(problem, strategy)
+    times = chunk_times(problem, strategy, sums)
+    each_s = jnp.sum(times.forward_s + times.backward_s, axis=0)
+    tail = stage_tail(problem, strategy, sums, each_s)
     run = simulate(table, stage_times(problem, strategy, times, tail))
     return StepCost(
         step_time_s=run.step_time_s + problem.step_s,
         breakdown=_breakdown(problem, strategy, times, tail, run),
         forward_s=jnp.sum(times.forward_s, axis=0),
         backward_s=jnp.sum(times.backward_s, axis=0),
-        memory=stage_memory(problem, strategy),
+        memory=stage_memory(problem, strategy, sums),
         is_exact=run.is_exact,
     )
 
@@ -87,13 +89,41 @@ def closed_form_s(problem: Problem, strategy: Strategy) -> Scalar:
 
     Blind to the order of stages; exact solvers minimise it and searches prune by it.
     """
-    times = chunk_times(problem, strategy)
-    each = jnp.sum(times.forward_s + times.backward_s, axis=0)
-    tail = stage_tail(problem, strategy, each)
-    sent = 2.0 * jnp.sum(transfer_s(problem, strategy))
-    steady = (strategy.num_micro_batches - 1.0) * jnp.max(each)
-    last = jnp.max(tail.data_comm_s + tail.optimizer_s)
-    return steady + jnp.sum(each) + sent + last + problem.step_s
+    return closed_form_cost(problem, strategy).step_time_s
+
+
+def closed_form_cost(problem: Problem, strategy: Strategy) -> StepCost:
+    """Returns the cost of a strategy in closed form: no schedule is followed.
+
+    Compute and collectives are the slowest stage's, the other stages' times the bubble.
+    """
+    sums = chunk_sums(problem, strategy)
+    times = chunk_times(problem, strategy, sums)
+    forward_s, backward_s, comm_s = (jnp.sum(values, axis=0) for values in times)
+    each_s = forward_s + backward_s
+    tail = stage_tail(problem, strategy, sums, each_s)
+    slowest_s, tail_s = jnp.max(each_s), tail.data_comm_s + tail.optimizer_s
+    layer_comm_s = strategy.num_micro_batches * _where_largest(comm_s, each_s)
+    is_last = strategy.end_unit == jnp.max(strategy.end_unit)
+    sent_s = 2.0 * jnp.sum(jnp.where(is_last, 0.0, transfer_s(problem, strategy)))
+    optimizer_s = _where_largest(tail.optimizer_s, tail_s)
+    breakdown = Breakdown(
+        compute=strategy.num_micro_batches * slowest_s - layer_comm_s,
+        tensor_comm=layer_comm_s,
+        pipeline_bubble=jnp.sum(each_s) - slowest_s,
+        pipeline_comm=sent_s,
+        data_comm=jnp.max(tail_s) - optimizer_s,
+        optimizer=optimizer_s,
+        other=problem.step_s,
+    )
+    memory = stage_memory(problem, strategy, sums)
+    step_time_s = sum(breakdown, jnp.zeros(()))
+    return StepCost(step_time_s, breakdown, forward_s, backward_s, memory, jnp.array(False))
+
+
+def _where_largest(values: PerStage, of: PerStage) -> Scalar:
+    """Returns the value on the stage where something else is largest; XLA's argmax is slow."""
+    return jnp.max(jnp.where(of == jnp.max(of), values, 0.0))
 
 
 def _breakdown(
