@@ -32,12 +32,14 @@ def _solve(package: Path, cache: Path) -> str:
     return subprocess.check_output(command, cwd=package, env=environment, text=True).strip()
 
 
+@pytest.mark.slow
 def test_user_cache_takes_over(sealed_package: Path, tmp_path: Path) -> None:
     """A package that cannot be written to is cached in the user's cache folder."""
     assert _solve(sealed_package, tmp_path / "cache") == "[[1]]"
     assert list((tmp_path / "cache").rglob("*.nbi"))
 
 
+@pytest.mark.slow
 def test_no_cache_at_all(sealed_package: Path, tmp_path: Path) -> None:
     """Where nothing can be written it compiles in memory and answers the same."""
     (tmp_path / "cache").write_text("a file")
