@@ -279,8 +279,10 @@ class LinkRates:
         several = sum(group.count for group in groups) > 1
         slow_inside = min(_rate(link, crowd) for link in inside)
         slow_across = min(_rate(link, crowd) for link in across) if several else slow_inside
-        hops = 1 + np.log2(sum(group.count for group in groups))
-        latency_s = max(link.latency_s for link in [*inside, *across])
+        hops = sum(group.count for group in groups)  # one inside, the others from node to node
+        latency_s = max(
+            max(link.latency_s, link.step_latency_s or 0.0) for link in [*inside, *across]
+        )
         added_s = max(stack.collective_latency_s, stack.transfer_latency_s)
         return LinkRates(
             best_inside=max(_rate(link, 1) for link in inside),

@@ -64,6 +64,8 @@ class Link(Part):
 
     bytes_per_s: PositiveFloat
     latency_s: NonNegativeFloat  # of one transfer or one-way collective; an all-reduce has two
+    # Of each step that a collective's ring takes from node to node; None: `latency_s`.
+    step_latency_s: NonNegativeFloat | None = None
     reached_fraction: Fraction = 1.0  # what collectives reach of `bytes_per_s`
     transfer_fraction: Fraction = 1.0  # what one sender to one receiver reaches of `bytes_per_s`
     shared_by_node: bool = False  # bytes_per_s is the node's; devices that send at once divide it

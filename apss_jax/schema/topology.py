@@ -9,7 +9,8 @@ domain) x (rate of one device), or, where the node shares its network, the node'
 the groups that use the node at once. A step takes the smaller offer of its two ends, or the bridge
 between their node groups where there is one. The ring runs at its slowest step, and never faster
 than the intra link of a domain with several members: min(intra, members x NIC x reached fraction).
-Its latency is the intra link's plus the network's times log2(domains).
+Its latency is the intra link's plus the network's for each domain but one: the ring passes them
+one after the other.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class _LinkTable(NamedTuple):
     collective_bytes_per_s: Float[np.ndarray, " batch"]
     transfer_bytes_per_s: Float[np.ndarray, " batch"]
     latency_s: Float[np.ndarray, " batch"]
+    step_latency_s: Float[np.ndarray, " batch"]
     shared: Bool[np.ndarray, " batch"]
 
 
@@ -126,8 +128,7 @@ class Topology:
         runs = self._runs(members)
         intra_rate, intra_latency = self._inside(runs)
         network_rate, network_latency = self._across(runs, self._users(runs, concurrent_groups))
-        hops = np.log2(np.maximum(runs.num_domains, 1))
-        latency = intra_latency + np.where(runs.num_domains > 1, network_latency * hops, 0.0)
+        latency = intra_latency + network_latency * (runs.num_domains - 1)
         return GroupLink(np.minimum(intra_rate, network_rate), latency, runs.num_domains)
 
     def transfer_link(self, senders: Groups, receivers: Groups) -> TransferLink:
@@ -141,7 +142,8 @@ class Topology:
             _End(self.group[e], np.ones(e.shape), 1 / self._busy(e, inside))
             for e in (senders, receivers)
         ]
-        network_rate, network_latency = self._step(ends[0], ends[1], "transfer_bytes_per_s")
+        figures = ("transfer_bytes_per_s", "latency_s")
+        network_rate, network_latency = self._step(ends[0], ends[1], *figures)
         intra_rate = self._intra.transfer_bytes_per_s[ends[0].group]
         intra_latency = self._intra.latency_s[ends[0].group]
         rate = np.where(inside, intra_rate, network_rate)
@@ -195,21 +197,21 @@ class Topology:
         divided = runs.nodes_used / np.maximum(users, 1)
         here = _End(self.group[runs.first_device], runs.members, divided)
         there = _End(*(values[follower] for values in here))
-        rate, latency = self._step(here, there, "collective_bytes_per_s")
+        rate, latency = self._step(here, there, "collective_bytes_per_s", "step_latency_s")
         is_step = (runs.members > 0) & (runs.num_domains[:, None] > 1)
         rate = np.where(is_step, rate, np.inf).min(axis=1)
         return rate, np.where(is_step, latency, 0.0).max(axis=1)
 
     def _step(
-        self, here: _End, there: _End, figure: str
+        self, here: _End, there: _End, rate_figure: str, latency_figure: str
     ) -> tuple[Float[np.ndarray, "batch nodes"], Float[np.ndarray, "batch nodes"]]:
         """Returns rate and latency between two ends in different domains."""
 
         def offer(end: _End) -> Float[np.ndarray, "batch nodes"]:
             lanes = np.where(self._network.shared[end.group], end.share, end.members)
-            return getattr(self._network, figure)[end.group] * lanes
+            return getattr(self._network, rate_figure)[end.group] * lanes
 
-        latency_s = self._network.latency_s
+        latency_s = getattr(self._network, latency_figure)
         rate = np.minimum(offer(here), offer(there))
         latency = np.maximum(latency_s[here.group], latency_s[there.group])
         for index, bridge in enumerate(self.cluster.bridges):
@@ -219,9 +221,9 @@ class Topology:
             )
             shared = self._bridges.shared[index]
             lanes = [end.share if shared else end.members for end in (here, there)]
-            bridged = getattr(self._bridges, figure)[index] * np.minimum(*lanes)
+            bridged = getattr(self._bridges, rate_figure)[index] * np.minimum(*lanes)
             rate = np.where(joined, bridged, rate)
-            latency = np.where(joined, self._bridges.latency_s[index], latency)
+            latency = np.where(joined, getattr(self._bridges, latency_figure)[index], latency)
         return rate, latency
 
     def _users(
@@ -261,8 +263,13 @@ class Topology:
             np.array([link.bytes_per_s * link.reached_fraction for link in links]),
             np.array([link.bytes_per_s * link.transfer_fraction for link in links]),
             np.array([link.latency_s for link in links]),
+            np.array([_step_latency_s(link) for link in links]),
             np.array([link.shared_by_node for link in links], dtype=bool),
         )
+
+
+def _step_latency_s(link: Link) -> float:
+    return link.latency_s if link.step_latency_s is None else link.step_latency_s
 
 
 def network_between(cluster: ClusterProfile, a: int, b: int) -> Link:

@@ -157,11 +157,20 @@ def test_a_shared_and_an_own_network_meet_at_the_smaller_offer() -> None:
 
 
 def test_latency_grows_with_the_number_of_domains() -> None:
-    """Intra 1 s where several stand together, plus 4 s x log2(domains)."""
+    """Intra 1 s where several stand together, plus 4 s for each domain but one."""
     topology = _topology(_group(8, 2, "nic"))
     found = topology.group_links(np.array([[0, 2, 4, 6], [0, 1, 2, 3]]))
-    assert found.latency_s.tolist() == [4 * 2, 1 + 4 * 1]
+    assert found.latency_s.tolist() == [4 * 3, 1 + 4 * 1]
     assert found.num_domains.tolist() == [4, 2]
+
+
+def test_a_ring_may_take_longer_from_node_to_node_than_a_transfer() -> None:
+    """Three steps of 7 s between four nodes; a transfer keeps the 4 s."""
+    links = {**LINKS, "nic": LINKS["nic"].model_copy(update={"step_latency_s": 7.0})}
+    cluster = _cluster(_group(4, 1, "nic")).model_copy(update={"links": links})
+    topology = Topology.of(cluster)
+    assert topology.group_link(np.arange(4)).latency_s.tolist() == [3 * 7.0]
+    assert topology.transfer_link(np.array([[0]]), np.array([[1]])).latency_s.tolist() == [4.0]
 
 
 def test_a_transfer_takes_the_slowest_pair() -> None:
