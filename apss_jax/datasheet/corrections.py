@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Bool, Float
 
+from apss_jax.datasheet.collectives import CommValues
 from apss_jax.datasheet.grid import Grid
 from apss_jax.datasheet.measured import Anchor, Found, find
 from apss_jax.datasheet.tensor_links import TENSOR, TensorLinks
@@ -132,7 +133,7 @@ class _Columns:
         )
 
 
-def _without_tensor(values: np.ndarray, counted: SettingFlags) -> np.ndarray:
+def _without_tensor(values: CommValues, counted: SettingFlags) -> CommValues:
     kept = values.copy()
     kept[:, :, TENSOR] *= ~counted
     return kept

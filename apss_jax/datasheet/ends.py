@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from apss_jax.datasheet.collectives import LOSS_BYTES, all_reduces, stacked
+from apss_jax.datasheet.collectives import LOSS_BYTES, CommValues, all_reduces, stacked
 from apss_jax.datasheet.elementwise import NORM_PASSES
 from apss_jax.datasheet.grid import Grid, SettingColumn
 from apss_jax.datasheet.layer_facts import facts_of
@@ -171,7 +171,7 @@ def _logits(vocab_size: int, grid: Grid) -> SettingColumn:
     return grid.tokens * padded_vocab(vocab_size, grid) / grid.tensor_parallel
 
 
-def _head_traffic(head: Head, hidden_size: int, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+def _head_traffic(head: Head, hidden_size: int, grid: Grid) -> tuple[CommValues, CommValues]:
     """Returns (bytes, calls): the loss forward, the gradient of the head's input backward."""
     is_split = (grid.tensor_parallel > 1) & (head.kind == "language")
     loss = all_reduces(1, LOSS_BYTES * grid.tokens).times(is_split)

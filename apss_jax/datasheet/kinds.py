@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from apss_jax.datasheet.boundaries import carried_values
 from apss_jax.datasheet.ends import embedding_costs, head_costs, tied_parameters
@@ -47,7 +47,7 @@ class Kinds:
         return np.concatenate([[0], *layers, [self.count - 1]])
 
     @cached_property
-    def carried_values(self) -> np.ndarray:
+    def carried_values(self) -> Float[np.ndarray, " units"]:
         """Returns the values per token that leave each unit."""
         return carried_values(self.hidden_size, self.model)
 

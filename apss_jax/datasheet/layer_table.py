@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from apss_jax.datasheet.grid import Grid
-from apss_jax.datasheet.work import BACKWARD_PRODUCTS, other_part, smooth_maximum
+from apss_jax.datasheet.work import BACKWARD_PRODUCTS, Values, other_part, smooth_maximum
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.errors import InputError, mistake
 from apss_jax.schema.model import LayerTable, TableRow
@@ -133,7 +133,7 @@ def _scaled(
     return smooth_maximum(grid.micro_batch[:, :, None] * device_s, launch_s)
 
 
-def _comm(table: LayerTable, grid: Grid) -> dict[str, np.ndarray]:
+def _comm(table: LayerTable, grid: Grid) -> dict[str, Values]:
     """Returns the tensor collectives where the rows' times leave them out."""
     tensor = COMM_KINDS.index("tensor")
     is_counted = (grid.tensor_parallel > 1) & (not table.tensor_comm_included)
@@ -145,7 +145,7 @@ def _comm(table: LayerTable, grid: Grid) -> dict[str, np.ndarray]:
     return {"comm_bytes": calls * output_bytes[:, None, None], "comm_calls": calls}
 
 
-def _memory(table: LayerTable, grid: Grid) -> dict[str, np.ndarray]:
+def _memory(table: LayerTable, grid: Grid) -> dict[str, Values]:
     tensor, micro_batch = grid.tensor_parallel, grid.micro_batch
     share = WHOLE_SHARE / grid.sequence_divisor + (1.0 - WHOLE_SHARE) / tensor
     everything = micro_batch * share * _values(table, "saved_bytes")

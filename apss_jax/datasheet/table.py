@@ -16,6 +16,7 @@ from apss_jax.datasheet.measured import Anchor, anchors_of
 from apss_jax.datasheet.rates import Rates, rates_of
 from apss_jax.datasheet.tensor_links import TensorLinks
 from apss_jax.datasheet.unit_costs import UnitCosts
+from apss_jax.datasheet.work import Values
 from apss_jax.schema.cluster import ClusterProfile, LayerMeasurement
 from apss_jax.schema.model import Model
 from apss_jax.schema.stack import Stack
@@ -65,7 +66,7 @@ class UnitTables:
         times = [kind.times(grid) for kind in costs]
         kinds_of_units = self._kinds.of_units
 
-        def spread(by_kind: list[np.ndarray]) -> np.ndarray:
+        def spread(by_kind: list[Values]) -> Values:
             return np.stack(by_kind, axis=-1)[..., kinds_of_units]
 
         carried_bytes = grid.value_bytes * grid.tokens / grid.sequence_divisor

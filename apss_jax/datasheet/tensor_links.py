@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from apss_jax.datasheet.collectives import CommValues
 from apss_jax.datasheet.grid import Grid
@@ -51,7 +51,7 @@ class TensorLinks:
         added_s = self.stack.collective_latency_s
         return np.array([per_byte, [link.latency_s[0] + added_s for link in links]])
 
-    def _group(self, device_type: int, degree: int) -> np.ndarray:
+    def _group(self, device_type: int, degree: int) -> Int[np.ndarray, " ranks"]:
         return np.flatnonzero(self._topology.device_type == device_type)[:degree]
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from apss_jax.legality.facts import Facts
-from apss_jax.legality.rule import Mask, Rule, nowhere
+from apss_jax.legality.rule import Mask, Numbers, Rule, nowhere
 from apss_jax.schema.layout import Layout, Layouts
 
 DEGREES = (
@@ -33,7 +33,7 @@ def _degrees_reason(layout: Layout, facts: Facts) -> str:
     return f"zero_stage is {layout.zero_stage}, but there are only 0, 1, 2 and 3"
 
 
-def _groups(layouts: Layouts) -> np.ndarray:
+def _groups(layouts: Layouts) -> Numbers:
     """Returns how many tensor groups each layout needs; floats, so that no product overflows."""
     pipelines = layouts.context_parallel * layouts.data_parallel.astype(np.float64)
     return pipelines * layouts.pipeline_parallel

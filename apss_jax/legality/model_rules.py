@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from apss_jax.legality.facts import Counts, Facts
-from apss_jax.legality.rule import Mask, Rule, at_least_one, nowhere
+from apss_jax.legality.rule import Mask, Numbers, Rule, at_least_one, nowhere
 from apss_jax.schema.layout import Layout, Layouts
 
 
-def _indivisible(numbers: Iterable[int], divisor: np.ndarray) -> Mask:
+def _indivisible(numbers: Iterable[int], divisor: Numbers) -> Mask:
     found = np.zeros(divisor.shape, dtype=bool)
     for number in numbers:
         found |= number % at_least_one(divisor) != 0
@@ -105,7 +105,7 @@ def _expert_groups_reason(layout: Layout, facts: Facts) -> str:
     )
 
 
-def _sequence_chunks(layouts: Layouts) -> np.ndarray:
+def _sequence_chunks(layouts: Layouts) -> Numbers:
     """Returns what must divide the sequence.
 
     Causal attention is balanced by giving each context rank one early and one late half; sequence

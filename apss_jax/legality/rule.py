@@ -7,12 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int, Num
 
 from apss_jax.legality.facts import Facts
 from apss_jax.schema.layout import Layout, Layouts
 
 Mask = Bool[np.ndarray, " batch"]
+Numbers = Num[np.ndarray, " batch"]
 BrokenFn = Callable[[Layouts, Facts], Mask]
 """Returns where layouts break the rule; degrees below 1 must not make it fail."""
 
@@ -64,7 +65,7 @@ def legal_values(rule: Rule, layout: Layout, facts: Facts) -> list[int]:
     return values[~rule.broken(Layouts(**columns), facts)].tolist()
 
 
-def _range(field: str, facts: Facts) -> np.ndarray:
+def _range(field: str, facts: Facts) -> Int[np.ndarray, " batch"]:
     largest = {
         "tensor_parallel": max([facts.num_devices, *(n for _, n in facts.heads)]),
         "pipeline_parallel": facts.num_units,
@@ -83,7 +84,7 @@ def _listed(legal: list[int], chosen: int) -> str:
     return f"{', '.join(map(str, sorted(near)))} and {len(legal) - SHOWN} more"
 
 
-def at_least_one(column: np.ndarray) -> np.ndarray:
+def at_least_one(column: Numbers) -> Numbers:
     """Returns a column that can divide."""
     return np.maximum(column, 1)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from apss_jax.legality.facts import Facts
-from apss_jax.legality.rule import Mask, Rule, at_least_one
+from apss_jax.legality.rule import Mask, Numbers, Rule, at_least_one
 from apss_jax.schema.layout import SCHEDULES, Layout, Layouts
 
 INTERLEAVED = SCHEDULES.index("interleaved_1f1b")
 
 
-def _samples(layouts: Layouts) -> np.ndarray:
+def _samples(layouts: Layouts) -> Numbers:
     return at_least_one(layouts.data_parallel * layouts.micro_batch)
 
 

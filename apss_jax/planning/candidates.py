@@ -12,6 +12,7 @@ import numpy as np
 from apss_jax.legality.facts import Facts
 from apss_jax.planning.enumeration import Pins, enumerate_layouts, layout_blocks
 from apss_jax.planning.heuristics import Bounds, View, beaten, propose
+from apss_jax.planning.memory_bounds import PerLayout
 from apss_jax.schema.layout import Layouts
 
 NEAREST: Final = 64  # layouts kept when nothing can fit: what a search reports as missing
@@ -70,7 +71,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self._views: list[View] = []
-        self._nearest: list[tuple[np.ndarray, Layouts]] = []
+        self._nearest: list[tuple[PerLayout, Layouts]] = []
         self._limit_s = np.inf
 
     def add(self, block: View, proposed: View) -> None:

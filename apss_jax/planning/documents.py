@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from apss_jax.cost.memory import StageMemory
 from apss_jax.cost.step import Breakdown as TracedBreakdown
@@ -92,7 +93,9 @@ class PlanWriter:
             measured_fraction=_measured_share(table, spans, present),
         )
 
-    def _memory(self, choice: Choice, parts: np.ndarray, stage: int) -> MemoryBytes:
+    def _memory(
+        self, choice: Choice, parts: Float[np.ndarray, " memory_parts"], stage: int
+    ) -> MemoryBytes:
         named = {name: float(size) for name, size in zip(MEMORY_PARTS, parts, strict=True)}
         capacity = float(choice.placement.capacity_bytes[stage])
         return MemoryBytes(**named, total=sum(named.values()), capacity=capacity)
@@ -161,7 +164,7 @@ def _chunk(first: int, end: int, table: UnitTable) -> Chunk:
 
 
 def _measured_share(
-    table: UnitTable, spans: Sequence[tuple[int, int]], present: np.ndarray
+    table: UnitTable, spans: Sequence[tuple[int, int]], present: Bool[np.ndarray, " device_types"]
 ) -> float:
     inside = np.zeros(table.num_units, dtype=bool)
     for first, end in spans:

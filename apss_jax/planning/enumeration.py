@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
+from jaxtyping import Shaped
 
 from apss_jax.legality.check import RULES, violations
 from apss_jax.legality.facts import Facts
@@ -32,7 +33,8 @@ USUAL_SCHEDULES: Final = ("1f1b", "interleaved_1f1b")  # GPipe holds more and is
 TENSOR_RULES: Final = frozenset({"table_degrees", "heads", "kv_heads", "widths", "placement"})
 CONTEXT_RULES: Final = frozenset({"table_degrees", "context_kinds", "sequence"})
 EXPERT_RULES: Final = frozenset({"table_degrees", "experts"})
-Columns = dict[str, np.ndarray]
+Values = Shaped[np.ndarray, " _"]
+Columns = dict[str, Values]
 
 
 def enumerate_layouts(facts: Facts, pins: Pins | None = None) -> Layouts:
@@ -84,14 +86,14 @@ def _pinned(pins: Pins) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def divisors(number: int) -> np.ndarray:
+def divisors(number: int) -> Values:
     """Returns the divisors of a number, ascending."""
     small = np.arange(1, int(number**0.5) + 1)
     small = small[number % small == 0]
     return np.unique(np.concatenate([small, number // small]))
 
 
-def _crossed(columns: Columns, **more: np.ndarray) -> Columns:
+def _crossed(columns: Columns, **more: Values) -> Columns:
     """Returns every row with every row of further columns, which all have one length."""
     times = len(next(iter(more.values())))
     rows = len(next(iter(columns.values())))
@@ -99,7 +101,7 @@ def _crossed(columns: Columns, **more: np.ndarray) -> Columns:
     return {**old, **{name: np.tile(column, rows) for name, column in more.items()}}
 
 
-def _counted(columns: Columns, name: str, first: int, last: np.ndarray) -> Columns:
+def _counted(columns: Columns, name: str, first: int, last: Values) -> Columns:
     """Returns every row with each whole number from `first` to the row's `last`."""
     times = np.maximum(last - first + 1, 0)
     starts = np.repeat(np.cumsum(times) - times, times)
@@ -107,7 +109,7 @@ def _counted(columns: Columns, name: str, first: int, last: np.ndarray) -> Colum
     return {**old, name: np.arange(times.sum()) - starts + first}
 
 
-def _where(columns: Columns, mask: np.ndarray) -> Columns:
+def _where(columns: Columns, mask: Values) -> Columns:
     return {name: column[mask] for name, column in columns.items()}
 
 
@@ -186,7 +188,7 @@ class _Axes:
         values = [int(value) for value in wanted if legal or not value]
         return _crossed(rows, sequence_parallel=np.array(values, dtype=np.int64))
 
-    def _single(self, name: str, values: np.ndarray, rules: frozenset[str]) -> Column:
+    def _single(self, name: str, values: Values, rules: frozenset[str]) -> Column:
         """Returns the values of one degree that keep the rules which look at it alone."""
         ones = Layouts.of([Layout(1, 1, 1)])
         columns = {key: np.repeat(getattr(ones, key), len(values)) for key in FIELDS}
@@ -194,7 +196,7 @@ class _Axes:
         broken = [rule.broken(layouts, self.facts) for rule in RULES if rule.name in rules]
         return self._allowed(name, values[~np.any(broken, axis=0)])
 
-    def _allowed(self, name: str, values: np.ndarray) -> np.ndarray:
+    def _allowed(self, name: str, values: Values) -> Values:
         return values[np.isin(values, self.pins[name])] if name in self.pins else values
 
     def _kept(self, rows: Columns, name: str) -> Columns:
@@ -202,7 +204,7 @@ class _Axes:
             return rows
         return _where(rows, np.isin(rows[name], self.pins[name]))
 
-    def _codes(self, name: str, usual: Sequence[Any]) -> np.ndarray:
+    def _codes(self, name: str, usual: Sequence[Any]) -> Values:
         wanted = self.pins.get(name, usual)
         return np.array([CODES[name].index(value) for value in wanted], dtype=np.int64)
 

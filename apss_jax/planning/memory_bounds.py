@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 
 from apss_jax.planning.figures import Quantity, SettingFigures
 from apss_jax.schema.layout import SCHEDULES, Layouts
@@ -73,16 +73,16 @@ class MemoryBounds:
         parts = ((3, self.weight_bytes), (2, self.stack.gradient_bytes),
                  (1, self.stack.optimizer_bytes))  # fmt: skip
 
-        def each(over: np.ndarray) -> PerLayout:
+        def each(over: Num[np.ndarray, " batch"]) -> PerLayout:
             spread = [size / np.where(zero >= first, over, 1) for first, size in parts]
             return np.sum(spread, axis=0)
 
         return each(shards), each(shards / layouts.expert_parallel)
 
-    def _micro_batches(self, layouts: Layouts) -> np.ndarray:
+    def _micro_batches(self, layouts: Layouts) -> Int[np.ndarray, " batch"]:
         return self.global_batch // (layouts.data_parallel * layouts.micro_batch)
 
-    def _in_flight(self, layouts: Layouts) -> np.ndarray:
+    def _in_flight(self, layouts: Layouts) -> Int[np.ndarray, " batch"]:
         """Returns the most micro-batches of any chunk that a stage holds under the schedule."""
         stages, count = layouts.pipeline_parallel, self._micro_batches(layouts)
         depth = np.where(layouts.virtual_stages > 1, 2 * stages + 1, stages)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Num
 
 from apss_jax.legality.domains import tensor_groups
 from apss_jax.legality.facts import Facts
@@ -18,6 +18,7 @@ from apss_jax.schema.tables import COMM_KINDS
 
 PerLayout = Float[np.ndarray, " batch"]
 PerType = Float[np.ndarray, "batch device_types"]
+Counts = Int[np.ndarray, " batch"]
 TENSOR, CONTEXT, EXPERT = (COMM_KINDS.index(kind) for kind in ("tensor", "context", "expert"))
 # Adam's memory traffic per parameter, as in the cost model: the shard's states, the whole copy.
 OPTIMIZER_SHARDED = 28.0
@@ -84,7 +85,7 @@ class TimeBounds:
         return np.minimum((1.0 + (stages - 1) / counts) * even * spread, 1.0)
 
     def _least_s(
-        self, layouts: Layouts, whole_s: PerType, counts: np.ndarray, fills: np.ndarray
+        self, layouts: Layouts, whole_s: PerType, counts: Counts, fills: Bool[np.ndarray, " batch"]
     ) -> PerLayout:
         """Returns the least step time when the model's work may be split at will.
 
@@ -102,7 +103,7 @@ class TimeBounds:
         return 1.0 / np.sum(shares / whole_s[:, order], axis=1)
 
     def _with_tail_s(
-        self, layouts: Layouts, whole_s: PerLayout, counts: np.ndarray, tail_s: PerLayout
+        self, layouts: Layouts, whole_s: PerLayout, counts: Counts, tail_s: PerLayout
     ) -> PerLayout:
         """Returns the least step time with a tail that is in proportion to what a stage holds.
 
@@ -118,12 +119,12 @@ class TimeBounds:
         return np.where(layouts.virtual_stages == 1, np.maximum(in_order, apart), apart)
 
     @cached_property
-    def _fastest_first(self) -> np.ndarray:
+    def _fastest_first(self) -> Int[np.ndarray, " device_types"]:
         rates = [self.cluster.device_types[name] for name in self.cluster.used_types]
         peak = [max(rate.peak_flops_per_s.values(), default=0.0) for rate in rates]
         return np.argsort(-np.array(peak), kind="stable")
 
-    def _stages_by_type(self, layouts: Layouts) -> np.ndarray:
+    def _stages_by_type(self, layouts: Layouts) -> Num[np.ndarray, "batch device_types"]:
         """Returns how many stages the types up to each can fill alone, fastest first.
 
         The last entry is every stage; tensor groups larger than a domain are not told apart.
@@ -145,7 +146,7 @@ class TimeBounds:
             rows.append(np.concatenate([[0], tensor_groups(own, degrees)]))
         return np.stack(rows)
 
-    def _micro_batches(self, layouts: Layouts) -> np.ndarray:
+    def _micro_batches(self, layouts: Layouts) -> Counts:
         return self.facts.global_batch // (layouts.data_parallel * layouts.micro_batch)
 
     def _fastest_comm_s(
@@ -162,7 +163,7 @@ class TimeBounds:
         layouts: Layouts,
         figures: SettingFigures,
         index: Int[np.ndarray, " batch"],
-        tensor_bytes_per_s: np.ndarray,
+        tensor_bytes_per_s: PerLayout,
         other_bytes_per_s: float,
     ) -> PerLayout:
         moved = figures.comm_bytes[index]
@@ -197,7 +198,7 @@ class TimeBounds:
         )
 
     @cached_property
-    def _memory_rates(self) -> np.ndarray:
+    def _memory_rates(self) -> Float[np.ndarray, " device_types"]:
         kinds = [self.cluster.device_types[name] for name in self.cluster.used_types]
         return np.array([kind.memory_bytes_per_s * kind.rates.memory_fraction for kind in kinds])
 
@@ -206,7 +207,7 @@ class TimeBounds:
         layouts: Layouts,
         figures: SettingFigures,
         index: Int[np.ndarray, " batch"],
-        counts: np.ndarray,
+        counts: Counts,
     ) -> PerLayout:
         """Returns (m + p - 1) x (the longest stage of an even partition, its transfers) and tail.
 
@@ -236,7 +237,7 @@ class TimeBounds:
         layouts: Layouts,
         figures: SettingFigures,
         index: Int[np.ndarray, " batch"],
-        counts: np.ndarray,
+        counts: Counts,
     ) -> PerLayout:
         """Returns gradient reduction and update of an even stage that also holds an end."""
         stages, zero = layouts.pipeline_parallel, layouts.zero_stage
@@ -300,10 +301,10 @@ def _rate(link: Link, crowd: int) -> float:
     return link.bytes_per_s * link.reached_fraction / (crowd if link.shared_by_node else 1)
 
 
-def _crossing(degree: np.ndarray) -> np.ndarray:
+def _crossing(degree: Counts) -> PerLayout:
     """Returns the share of a gathered buffer that passes through each device."""
     return (degree - 1) / degree
 
 
-def _is_last(found: np.ndarray) -> np.ndarray:
+def _is_last(found: Num[np.ndarray, "batch device_types"]) -> Bool[np.ndarray, "_ device_types"]:
     return np.arange(found.shape[1])[None] == found.shape[1] - 1
