@@ -107,10 +107,8 @@ def _show(result: SearchResult, subject: Subject, console: Console) -> None:
     from apss_jax.cli.search_text import show_search
 
     show_search(result, subject.model, subject.cluster, console)
-    elapsed = ", ".join(
-        f"{name} {time_s:.2f} s" for name, time_s in result.search.elapsed_s.items()
-    )
-    note(f"Took {elapsed}")
+    phases = ", ".join(f"{name} {time_s:.2f} s" for name, time_s in result.search.elapsed_s.items())
+    note(f"Took {phases}")
 
 
 app: Final = new_app(search_command, "apss_jax.search")

@@ -104,8 +104,8 @@ def _prediction_table(plans: tuple[Plan, ...]) -> Table:
     table = new_table("Predicted; GiB of the heaviest stage's devices", ("#",), figures)
     for plan in plans:
         full = heaviest(plan)
-        memory = occupancy(full[1].memory_bytes if full else None)
-        table.add_row(str(plan.rank), *_speed(plan.cost), memory, percent(worst_oom(plan)))
+        used = occupancy(full[1].memory_bytes if full else None)
+        table.add_row(str(plan.rank), *_speed(plan.cost), used, percent(worst_oom(plan)))
     return table
 
 

@@ -108,14 +108,14 @@ def heaviest(plan: Plan) -> tuple[int, Stage] | None:
     return max(known, key=lambda pair: load_fraction(pair[1].memory_bytes), default=None)
 
 
-def load_fraction(memory: MemoryBytes | None) -> float:
+def load_fraction(held: MemoryBytes | None) -> float:
     """Returns how full a device gets; 0 where that is not known."""
-    return memory.total / memory.capacity if memory else 0.0
+    return held.total / held.capacity if held else 0.0
 
 
-def occupancy(memory: MemoryBytes | None) -> str:
+def occupancy(held: MemoryBytes | None) -> str:
     """Returns used and available GiB."""
-    return f"{gib(memory.total)}/{gib(memory.capacity)}" if memory else UNKNOWN
+    return f"{gib(held.total)}/{gib(held.capacity)}" if held else UNKNOWN
 
 
 def worst_oom(plan: Plan) -> float | None:
@@ -139,22 +139,25 @@ def stage_table(plan: Plan, title: str) -> Table:
     table.columns[1].min_width = LAYERS_WIDTH
     shown = _shown_stages(plan)
     for index, stage in enumerate(plan.stages):
-        if index not in shown:
-            if index - 1 in shown:
-                table.add_row("..")
-            continue
-        table.add_row(
-            str(index),
-            "+".join(_held(chunk) for chunk in stage.chunks),
-            _devices(stage),
-            *([stage.device_type or UNKNOWN] if mixed else []),
-            duration(stage.forward_s),
-            duration(stage.backward_s),
-            occupancy(stage.memory_bytes),
-            _memory_bar(stage),
-            percent(stage.oom_probability),
-        )
+        if index in shown:
+            table.add_row(str(index), *_stage_cells(stage, mixed=mixed))
+        elif index - 1 in shown:
+            table.add_row("..")
     return table
+
+
+def _stage_cells(stage: Stage, *, mixed: bool) -> list[str | Text]:
+    """Returns the cells of a stage's line behind its number, its device type where types differ."""
+    return [
+        "+".join(_held(chunk) for chunk in stage.chunks),
+        _devices(stage),
+        *([stage.device_type or UNKNOWN] if mixed else []),
+        duration(stage.forward_s),
+        duration(stage.backward_s),
+        occupancy(stage.memory_bytes),
+        _memory_bar(stage),
+        percent(stage.oom_probability),
+    ]
 
 
 def _shown_stages(plan: Plan) -> set[int]:

@@ -66,13 +66,13 @@ def _memory_sentence(plan: Plan) -> str:
     sized = [(i, s.memory_bytes) for i, s in enumerate(plan.stages) if s.memory_bytes]
     if not sized:
         return ""
-    index, memory = max(sized, key=lambda item: item[1].total / item[1].capacity)
-    share = memory.total / memory.capacity
+    index, need = max(sized, key=lambda item: item[1].total / item[1].capacity)
+    share = need.total / need.capacity
     largest = max(("weights", "gradients", "optimizer", "activations", "other"),
-                  key=lambda name: getattr(memory, name))  # fmt: skip
+                  key=lambda name: getattr(need, name))  # fmt: skip
     sentence = (
-        f"stage {index} needs most memory: {memory.total / GIB:.1f} of "
-        f"{memory.capacity / GIB:.1f} GiB ({_percent(share)}), mostly {largest}"
+        f"stage {index} needs most memory: {need.total / GIB:.1f} of "
+        f"{need.capacity / GIB:.1f} GiB ({_percent(share)}), mostly {largest}"
     )
     if share > 1:
         return f"{sentence}; that is more than there is"

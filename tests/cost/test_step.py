@@ -12,11 +12,12 @@ from apss_jax.cost.step import StepCost, closed_form_s, step_cost
 FAST = np.array([[True, False], [True, False]])
 SLOW_SECOND = np.array([[True, False], [False, True]])
 SENT = {"transfer_s_per_byte": np.array([[0.5, 0.5]], np.float32)}
+_cost = jax.jit(step_cost)
 
 
 def cost(**changes: object) -> StepCost:
     """Returns the cost of the hand-worked strategy with some fields changed."""
-    return step_cost(problem(), strategy(**changes), schedule())
+    return _cost(problem(), strategy(**changes), schedule())
 
 
 def test_stage_times_are_sums_over_their_layers() -> None:
@@ -29,7 +30,7 @@ def test_stage_times_are_sums_over_their_layers() -> None:
 def test_two_micro_batches_on_two_equal_stages() -> None:
     """Two stages of 3 + 6 s: F0 3, F1 on both, B0 there and back: 3 + 3 + 6 + 3 + 6 + 6 = 27 s."""
     assert cost().step_time_s == pytest.approx(27.0)
-    assert closed_form_s(problem(), strategy()) == pytest.approx((2 - 1) * 9 + 9 + 9)
+    assert jax.jit(closed_form_s)(problem(), strategy()) == pytest.approx((2 - 1) * 9 + 9 + 9)
 
 
 def test_a_slow_device_slows_its_stage_alone() -> None:
@@ -58,7 +59,7 @@ def test_communication_counts_bytes_calls_and_passes() -> None:
     waits = np.zeros((2, 3), np.float32)
     waits[0, 0] = 0.5
     one = strategy(comm_s_per_byte=links, comm_s_per_call=waits)
-    found = step_cost(problem(table(comm_bytes=moved, comm_calls=calls)), one, schedule())
+    found = _cost(problem(table(comm_bytes=moved, comm_calls=calls)), one, schedule())
     np.testing.assert_allclose(found.forward_s, [3 + 4 * 0.25 + 0.5, 3])
     np.testing.assert_allclose(found.backward_s, [6 + 2 * (4 * 0.25 + 0.5), 6])
     assert found.breakdown.tensor_comm == pytest.approx(2 * 3 * 1.5)
@@ -69,7 +70,7 @@ def test_gradients_are_sent_once_a_step() -> None:
     links = np.full((2, 2), 0.1, np.float32)
     one = strategy(gradient_s_per_byte=links, zero_stage=np.int32(1), shards=np.float32(4))
     exposed = problem(gradient_exposed_fraction=1.0)
-    found = step_cost(exposed, one, schedule())
+    found = _cost(exposed, one, schedule())
     assert found.breakdown.data_comm == pytest.approx(30 * (4 + 2) * 0.1, rel=1e-5)
 
 
@@ -78,7 +79,7 @@ def test_memory_follows_zero_and_the_micro_batches_in_flight() -> None:
     parts = {}
     for stage in range(4):
         one = strategy(zero_stage=np.int32(stage), shards=np.float32(4))
-        memory = step_cost(problem(), one, schedule()).memory
+        memory = _cost(problem(), one, schedule()).memory
         parts[stage] = [float(part[0]) for part in memory]
     held = 2 * (100 + 200)
     assert parts[0] == [30 * 2, 30 * 4, 30 * 12, held, 7]
@@ -90,8 +91,8 @@ def test_memory_follows_zero_and_the_micro_batches_in_flight() -> None:
 def test_a_tied_table_is_held_twice_where_the_ends_stand_apart() -> None:
     """The last stage holds 5 parameters more, and only if the embedding is elsewhere."""
     tied = problem(table(tied_parameters=5.0))
-    apart = step_cost(tied, strategy(), schedule()).memory.weights
-    together = step_cost(tied, strategy(ends_apart=np.bool_(False)), schedule()).memory.weights
+    apart = _cost(tied, strategy(), schedule()).memory.weights
+    together = _cost(tied, strategy(ends_apart=np.bool_(False)), schedule()).memory.weights
     np.testing.assert_allclose(apart, [2 * 30, 2 * (30 + 5)])
     np.testing.assert_allclose(together, [2 * 30, 2 * 30])
 
@@ -99,7 +100,7 @@ def test_a_tied_table_is_held_twice_where_the_ends_stand_apart() -> None:
 @pytest.mark.parametrize("changes", [{}, SENT, {"has_type": SLOW_SECOND}])
 def test_the_breakdown_adds_up(changes: dict[str, np.ndarray]) -> None:
     """The parts sum to the step time."""
-    found = step_cost(problem(step_s=0.25), strategy(**changes), schedule())
+    found = _cost(problem(step_s=0.25), strategy(**changes), schedule())
     assert sum(map(float, found.breakdown)) == pytest.approx(float(found.step_time_s), rel=1e-6)
 
 
@@ -110,6 +111,6 @@ def test_a_batch_is_a_loop_over_its_members() -> None:
     batch = step_costs(problem(), stacked, schedule())
     closed = closed_forms_s(problem(), stacked)
     for i, one in enumerate(many):
-        alone = step_cost(problem(), one, schedule())
+        alone = _cost(problem(), one, schedule())
         jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(a[i], b, rtol=1e-6), batch, alone)
         assert closed[i] == pytest.approx(float(closed_form_s(problem(), one)))
