@@ -27,8 +27,8 @@ class StageTimes(NamedTuple):
 class Slots(NamedTuple):
     """A table and its times as the loop over slots reads them.
 
-    `op` picks a row of `op_times_s`: forward chunks, backward chunks, idle. Its three columns are
-    the op's duration, the transfer of the message it awaits and of the one it sends.
+    `op` picks a row of `op_times_s`: idle, then forward and backward of each chunk. Its three
+    columns are the op's duration, the transfer of the message it awaits and of the one it sends.
     """
 
     is_forward: Bool[jax.Array, "slots stages 1"]
@@ -61,7 +61,10 @@ def without_unsent(table: ScheduleTable, times: StageTimes) -> StageTimes:
 
     Those are after the last virtual stage, before the first, and within a single stage.
     """
-    virtual_stage, is_used = _virtual_stages(table, *times.forward_s.shape[:2])
+    num_chunks, num_stages = times.forward_s.shape[:2]
+    chunk, stage = jnp.arange(num_chunks)[:, None], jnp.arange(num_stages)[None]
+    virtual_stage = chunk * table.num_stages + stage
+    is_used = (chunk < table.num_chunks) & (stage < table.num_stages)
     last = table.num_chunks * table.num_stages - 1
     is_sent = is_used & (table.num_stages > 1)
 
@@ -73,20 +76,17 @@ def without_unsent(table: ScheduleTable, times: StageTimes) -> StageTimes:
         backward_s=keep(is_used, times.backward_s),
         forward_transfer_s=keep(is_sent & (virtual_stage != last), times.forward_transfer_s),
         backward_transfer_s=keep(is_sent & (virtual_stage != 0), times.backward_transfer_s),
-        tail_s=keep(jnp.arange(times.tail_s.shape[0]) < table.num_stages, times.tail_s),
+        tail_s=keep(stage[0] < table.num_stages, times.tail_s),
     )
 
 
 def make_slots(table: ScheduleTable, times: StageTimes) -> Slots:
     """Returns the slots of a table; `times` come from `without_unsent`."""
-    num_chunks = times.forward_s.shape[0]
-    is_forward = table.kind == Pass.FORWARD
-    op = jnp.where(is_forward, table.chunk, num_chunks + table.chunk)
-    history = table.history_slots
+    history = table.history_slots  # a power of two
     return Slots(
-        is_forward=is_forward[..., None],
-        op=jnp.where(table.kind == Pass.IDLE, 2 * num_chunks, op),
-        source_row=jnp.where(table.source_slot < 0, history, table.source_slot % history),
+        is_forward=(table.kind == Pass.FORWARD)[..., None],
+        op=2 * table.chunk + table.kind,
+        source_row=jnp.where(table.source_slot < 0, history, table.source_slot & (history - 1)),
         source_stage=jnp.maximum(table.source_stage, 0),
         op_times_s=_op_times(table, times),
         blocking_fraction=times.blocking_fraction,
@@ -117,41 +117,41 @@ def run_slot(slots: Slots, slot: Int[jax.Array, ""], state: State) -> tuple[Stat
     arrival_s = jnp.maximum(end_s, link_free_s) + transfer_s
     wait_s = jnp.minimum(start_s - state.free_s, awaited_transfer_s)
 
-    history = state.arrival_s.shape[0] - 1
+    row = slot & (state.arrival_s.shape[0] - 2)  # modulo the history, a power of two
     after = State(
         free_s=end_s + slots.blocking_fraction[None] * transfer_s,
         forward_link_free_s=jnp.where(is_forward, arrival_s, state.forward_link_free_s),
         backward_link_free_s=jnp.where(is_forward, state.backward_link_free_s, arrival_s),
         transfer_wait_s=state.transfer_wait_s + wait_s,
-        arrival_s=lax.dynamic_update_index_in_dim(state.arrival_s, arrival_s, slot % history, 0),
+        arrival_s=lax.dynamic_update_index_in_dim(state.arrival_s, arrival_s, row, 0),
     )
     return after, Span(start_s, end_s)
 
 
-def _virtual_stages(
-    table: ScheduleTable, num_chunks: int, num_stages: int
-) -> tuple[Int[jax.Array, "chunks stages"], Bool[jax.Array, "chunks stages"]]:
-    """Returns the virtual stage of each chunk and stage, and whether the table has it."""
-    chunk, stage = jnp.arange(num_chunks)[:, None], jnp.arange(num_stages)[None]
-    is_used = (chunk < table.num_chunks) & (stage < table.num_stages)
-    return chunk * table.num_stages + stage, is_used
-
-
 def _op_times(table: ScheduleTable, times: StageTimes) -> Float[jax.Array, "_ stages 3 batch"]:
-    virtual_stage, is_used = _virtual_stages(table, *times.forward_s.shape[:2])
-    last = table.num_chunks * table.num_stages - 1
+    """Returns the times of each op; one awaits what virtual stages beside its own send."""
+    forward_s = (times.forward_s, _from_previous(table, times), times.forward_transfer_s)
+    backward_s = (times.backward_s, _from_next(table, times), times.backward_transfer_s)
+    # [chunks, passes, stages, 3, batch], the passes of one chunk after those of the other
+    both = jnp.stack([jnp.stack(forward_s, axis=2), jnp.stack(backward_s, axis=2)], axis=1)
+    ops = both.reshape(-1, *both.shape[2:])
+    return jnp.concatenate([jnp.zeros_like(ops[:1]), ops])
 
-    def awaited(transfer_s: jax.Array, sender: jax.Array, has_sender: jax.Array) -> jax.Array:
-        sender = jnp.where(has_sender, sender, 0)
-        chunk, stage = sender // table.num_stages, sender % table.num_stages
-        return jnp.where(has_sender[..., None], transfer_s[chunk, stage], 0)
 
-    from_previous = awaited(
-        times.forward_transfer_s, virtual_stage - 1, is_used & (virtual_stage > 0)
-    )
-    from_next = awaited(
-        times.backward_transfer_s, virtual_stage + 1, is_used & (virtual_stage < last)
-    )
-    forward_s = jnp.stack([times.forward_s, from_previous, times.forward_transfer_s], axis=2)
-    backward_s = jnp.stack([times.backward_s, from_next, times.backward_transfer_s], axis=2)
-    return jnp.concatenate([forward_s, backward_s, jnp.zeros_like(forward_s[:1])])
+def _from_previous(
+    table: ScheduleTable, times: StageTimes
+) -> Float[jax.Array, "chunks stages batch"]:
+    """Returns the forward transfer of the virtual stage before; before the first, of none."""
+    sent_s = times.forward_transfer_s
+    wrapped = sent_s[:-1, table.num_stages - 1]
+    first = jnp.concatenate([jnp.zeros_like(sent_s[:1, 0]), wrapped])
+    return jnp.concatenate([first[:, None], sent_s[:, :-1]], axis=1)
+
+
+def _from_next(table: ScheduleTable, times: StageTimes) -> Float[jax.Array, "chunks stages batch"]:
+    """Returns the backward transfer of the virtual stage after; after the last, of none."""
+    sent_s = times.backward_transfer_s
+    wrapped = jnp.concatenate([sent_s[1:, 0], jnp.zeros_like(sent_s[:1, 0])])
+    after = jnp.concatenate([sent_s[:, 1:], jnp.zeros_like(sent_s[:, :1])], axis=1)
+    is_last = jnp.arange(sent_s.shape[1]) == table.num_stages - 1
+    return jnp.where(is_last[None, :, None], wrapped[:, None], after)

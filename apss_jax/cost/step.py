@@ -129,14 +129,14 @@ def _where_largest(values: PerStage, of: PerStage) -> Scalar:
 def _breakdown(
     problem: Problem, strategy: Strategy, times: ChunkTimes, tail: StageTail, run: Simulation
 ) -> Breakdown:
-    stage = run.critical_stage
-    layer_comm = strategy.num_micro_batches * jnp.sum(times.comm_s, axis=0)[stage]
-    return Breakdown(
-        compute=run.compute_s[stage] - layer_comm,
-        tensor_comm=layer_comm,
-        pipeline_bubble=run.bubble_s[stage],
-        pipeline_comm=run.blocked_s[stage] + run.transfer_wait_s[stage],
-        data_comm=tail.data_comm_s[stage],
-        optimizer=tail.optimizer_s[stage],
-        other=problem.step_s,
+    layer_comm_s = strategy.num_micro_batches * jnp.sum(times.comm_s, axis=0)
+    parts = (
+        run.compute_s - layer_comm_s,
+        layer_comm_s,
+        run.bubble_s,
+        run.blocked_s + run.transfer_wait_s,
+        tail.data_comm_s,
+        tail.optimizer_s,
     )
+    on_critical = jnp.stack(parts, axis=-1)[run.critical_stage]
+    return Breakdown._make([*jnp.unstack(on_critical), problem.step_s])
