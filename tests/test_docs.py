@@ -9,6 +9,7 @@ DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
     "docs/architecture.md",
+    "docs/calibration.md",
     "docs/cost-model.md",
     "docs/glossary.md",
 ]

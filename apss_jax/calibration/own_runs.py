@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
 
 import numpy as np
-from jaxtyping import Float, Int
 
-from apss_jax.calibration.constant_fit import ConstantFit, fit_constants
+from apss_jax.calibration.constant_fit import ConstantFit
 from apss_jax.calibration.constants import (
     NORMAL_80,
     Constant,
@@ -17,14 +15,12 @@ from apss_jax.calibration.constants import (
     time_constants,
 )
 from apss_jax.calibration.measured import Comparison
-from apss_jax.calibration.metrics import absolute_error_percent, mean
-from apss_jax.calibration.prediction import predict_runs
-from apss_jax.calibration.subject import Subject
+from apss_jax.calibration.own_figures import MeasuredFigure
+from apss_jax.calibration.prediction import Predictions, predict_runs
 from apss_jax.importers.clusters import load_stack
 from apss_jax.importers.frameworks import framework_named
 from apss_jax.schema.calibration import (
     Calibration,
-    FigureFit,
     FittedConstant,
     LeftOutRun,
     OpenConstant,
@@ -35,12 +31,6 @@ from apss_jax.schema.stack import Stack
 
 TIME_NOISE = 0.10  # of a logarithm: what layouts of one cluster differ by once its factor is known
 MEMORY_NOISE = 0.07
-MOST_REPEAT_RATIO = 1.5  # between runs of one layout; published repeats differ by 1.3 at most
-MOST_RATIO = 3.0  # between two layouts, of measured over predicted, after the fit
-MOST_FACTOR = 5.0  # of measured over predicted before it
-
-PerRun = Float[np.ndarray, " batch"]
-Groups = Int[np.ndarray, " batch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,27 +51,34 @@ def calibrate_stack(
     """
     start = base if base is not None else _base_of(runs)
     predictions = predict_runs(runs, stack=start)
-    names = {id(run): run.run_id or f"run {i + 1}" for i, run in enumerate(runs)}
     comparison = Comparison.of(predictions)
-    left_out = [LeftOutRun(run=names[id(s.run)], reason=s.reason) for s in predictions.skipped]
-    left_out += [
-        LeftOutRun(run=names[id(subject.run)], reason="neither step time nor memory was measured")
-        for subject, time_s, held in zip(
-            comparison.subjects, comparison.step_time_s, comparison.memory_bytes, strict=True
-        )
-        if np.isnan(time_s) and np.isnan(held)
-    ]
+    names = {id(run): run.run_id or f"run {i + 1}" for i, run in enumerate(runs)}
+    left_out = _left_out(predictions, comparison, names)
     _require_times(comparison, left_out)
     labels = [names[id(subject.run)] for subject in comparison.subjects]
-    times = _Figure.of(comparison, comparison.step_time_s, labels, "step time")
-    held = _Figure.of(comparison, comparison.memory_bytes, labels, "memory")
-    time_fit = times.fit(start, time_constants(start), TIME_NOISE)
+    times = MeasuredFigure.of(comparison, comparison.step_time_s, labels, "step time")
+    held = MeasuredFigure.of(comparison, comparison.memory_bytes, labels, "memory")
+    time_fit = times.fit(start, time_constants(start), TIME_NOISE, overall_first=True)
     memory_fit = held.fit(start, memory_constants(start), MEMORY_NOISE)
     stack = _stack(start, time_fit, memory_fit, name, labels)
     document = _document(start, stack, (times, held), (time_fit, memory_fit))
-    return Calibrated(
-        stack,
-        document.model_copy(update={"runs": len(runs), "left_out": tuple(left_out)}),
+    counts = {"runs": len(runs), "left_out": left_out}
+    return Calibrated(stack, document.model_copy(update=counts))
+
+
+def _left_out(
+    predictions: Predictions, comparison: Comparison, names: Mapping[int, str]
+) -> tuple[LeftOutRun, ...]:
+    """Returns the runs that tell nothing, with the reason."""
+    skipped = [LeftOutRun(run=names[id(s.run)], reason=s.reason) for s in predictions.skipped]
+    silent = np.isnan(comparison.step_time_s) & np.isnan(comparison.memory_bytes)
+    why = "neither step time nor memory was measured"
+    return (
+        *skipped,
+        *(
+            LeftOutRun(run=names[id(comparison.subjects[i].run)], reason=why)
+            for i in np.flatnonzero(silent)
+        ),
     )
 
 
@@ -99,113 +96,6 @@ def _require_times(comparison: Comparison, left_out: Sequence[LeftOutRun]) -> No
     why = "; ".join(f"{each.run}: {each.reason}" for each in left_out[:3])
     rule = f"no run has a step time that can be used{f' ({why})' if why else ''}"
     raise mistake("step_time_s", "", rule, "Fill it in, or tokens_per_s_per_gpu")
-
-
-@dataclass(frozen=True, eq=False)
-class _Figure:
-    """One measured figure of different runs: repeats are one, by their geometric mean."""
-
-    subjects: tuple[Subject, ...]
-    measured: PerRun  # logarithms
-    labels: tuple[str, ...]
-    what: str
-    num_runs: int
-
-    @staticmethod
-    def of(comparison: Comparison, values: PerRun, labels: Sequence[str], what: str) -> _Figure:
-        groups: dict[object, list[int]] = {}
-        for i in np.flatnonzero(np.isfinite(values)).tolist():
-            groups.setdefault(_configuration(comparison.subjects[i]), []).append(i)
-        for members in groups.values():
-            _refuse_repeats(values[members], [labels[i] for i in members], what)
-        firsts = [members[0] for members in groups.values()]
-        return _Figure(
-            subjects=tuple(comparison.subjects[i] for i in firsts),
-            measured=np.array([np.log(values[members]).mean() for members in groups.values()]),
-            labels=tuple(labels[i] for i in firsts),
-            what=what,
-            num_runs=sum(map(len, groups.values())),
-        )
-
-    def predicted(self, stack: Stack) -> PerRun:
-        """Returns the logarithm of what a stack predicts."""
-        figures = predict_runs([subject.run for subject in self.subjects], stack=stack).figures
-        values = figures.step_time_s if self.what == "step time" else figures.memory_bytes
-        return np.log(values)
-
-    def fit(self, base: Stack, constants: Sequence[Constant], noise: float) -> ConstantFit | None:
-        """Returns the fit, None where nothing was measured; raises `InputError`."""
-        if not self.subjects:
-            return None
-        self._refuse_far(base)
-        overall = constants[0].field == "time_factor"
-        fit = fit_constants(
-            base, constants, self.predicted, self.measured, noise, overall_first=overall
-        )
-        self._refuse_contradiction(fit.residual)
-        return fit
-
-    def _refuse_far(self, base: Stack) -> None:
-        ratio = self.measured - self.predicted(base)
-        worst = int(np.argmax(np.abs(ratio)))
-        if abs(ratio[worst]) > log(MOST_FACTOR):
-            rule = (
-                f"its {self.what} is {exp(ratio[worst]):.2g} times what is predicted for "
-                f"its model, layout and GPUs, more than software explains"
-            )
-            remedy = "Check units, GPUs, batch and layout, or start from another --base"
-            raise mistake(self.labels[worst], "", rule, remedy)
-
-    def _refuse_contradiction(self, residual: PerRun) -> None:
-        slow, fast = int(np.argmax(residual)), int(np.argmin(residual))
-        ratio = exp(residual[slow] - residual[fast])
-        if ratio > MOST_RATIO:
-            rule = (
-                f"contradict each other in {self.what}: whatever the constants, one is "
-                f"{ratio:.1f} times as far above its prediction as the other"
-            )
-            key = f"{self.labels[slow]} and {self.labels[fast]}"
-            raise mistake(key, "", rule, "Leave one out, or measure again")
-
-    def summary(self, base: Stack, fit: ConstantFit | None) -> FigureFit:
-        """Returns how close the start values and the fitted ones come."""
-        if fit is None:
-            return FigureFit(
-                runs=0, distinct=0, mean_error_before_percent=None, mean_error_after_percent=None
-            )
-        measured = np.exp(self.measured)
-        before, after = (np.exp(self.predicted(stack)) for stack in (base, fit.stack))
-        return FigureFit(
-            runs=self.num_runs,
-            distinct=len(self.subjects),
-            mean_error_before_percent=mean(absolute_error_percent(before, measured)),
-            mean_error_after_percent=mean(absolute_error_percent(after, measured)),
-        )
-
-
-def _configuration(subject: Subject) -> tuple[object, ...]:
-    """Returns what two runs share when one only repeats the other."""
-    offsets = None if subject.offsets is None else tuple(subject.offsets.tolist())
-    return (
-        subject.model,
-        id(subject.cluster),
-        subject.seq_len,
-        subject.precision,
-        subject.layout,
-        subject.global_batch,
-        subject.num_micro_batches,
-        offsets,
-        id(subject.stack),
-    )
-
-
-def _refuse_repeats(values: PerRun, labels: Sequence[str], what: str) -> None:
-    most, least = int(np.argmax(values)), int(np.argmin(values))
-    ratio = float(values[most] / values[least])
-    if ratio > MOST_REPEAT_RATIO:
-        rule = f"differ {ratio:.1f} times in {what}, though everything that the table says is equal"
-        key = f"{labels[most]} and {labels[least]}"
-        raise mistake(key, "", rule, "Leave one out, or fill in what they differ in")
 
 
 def _stack(
@@ -247,7 +137,7 @@ def _error(start: float, fit: ConstantFit | None, noise: float, width: float) ->
 def _document(
     base: Stack,
     stack: Stack,
-    figures: tuple[_Figure, _Figure],
+    figures: tuple[MeasuredFigure, MeasuredFigure],
     fits: tuple[ConstantFit | None, ConstantFit | None],
 ) -> Calibration:
     fitted, left = [], []

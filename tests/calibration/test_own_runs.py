@@ -7,16 +7,19 @@ import pytest
 from run_tables import run_of, write_table
 
 from apss_jax.calibration.constants import NORMAL_80
+from apss_jax.calibration.measured import Comparison
+from apss_jax.calibration.metrics import absolute_error_percent
 from apss_jax.calibration.own_runs import TIME_NOISE, calibrate_stack
 from apss_jax.calibration.prediction import predict_runs
 from apss_jax.cli.calibrate import app
 from apss_jax.cli.run import run as run_command
 from apss_jax.importers.clusters import load_stack
 from apss_jax.schema.errors import InputError
-from apss_jax.schema.runs import Run
+from apss_jax.schema.runs import Run, read_runs
 from apss_jax.schema.stack import Stack
 from apss_jax.units import GIB
 
+PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "runs" / "published_runs.csv"
 OTHER = {"tp": "4", "pp": "1", "micro_batch": "2"}
 
 
@@ -113,6 +116,23 @@ def test_layouts_that_contradict_each_other_are_refused() -> None:
     """One layout 2.5 times faster, another 2.5 times slower than predicted: no stack does both."""
     with pytest.raises(InputError, match="contradict each other in step time"):
         calibrate_stack([slower(0.4), slower(2.5, **OTHER)])
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published runs are not here")
+def test_one_run_of_a_published_cluster_makes_the_others_right() -> None:
+    """LLaMA layouts on A100, as if of an unlisted framework: one run, the middle of the table."""
+    runs = [run for run in read_runs(PUBLISHED) if run.source_name == "aleph" and run.step_time_s]
+    base, middle = load_stack("generic"), len(runs) // 2
+    found = calibrate_stack([runs[middle]], base=base)
+    others = runs[:middle] + runs[middle + 1 :]
+    before, after = (_mean_error_percent(others, stack) for stack in (base, found.stack))
+    assert after < min(before, 8.0)
+
+
+def _mean_error_percent(runs: list[Run], stack: Stack) -> float:
+    found = Comparison.of(predict_runs(runs, stack=stack))
+    error = absolute_error_percent(found.predicted.step_time_s, found.step_time_s)
+    return float(error.mean())
 
 
 def call(*words: str) -> int:
