@@ -41,7 +41,12 @@ def test_a_heavy_import_would_be_seen() -> None:
 
 @pytest.mark.parametrize(
     ("command", "flag"),
-    [("search", "--global-batch"), ("estimate", "--global-batch"), ("validate", "--runs"), ("calibrate", "--runs")],
+    [
+        ("search", "--global-batch"),
+        ("estimate", "--global-batch"),
+        ("validate", "--runs"),
+        ("calibrate", "--runs"),
+    ],
 )
 def test_help_is_light(command: str, flag: str) -> None:
     """`--help` prints the usage without importing a heavy package."""
