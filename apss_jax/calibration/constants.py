@@ -50,8 +50,8 @@ def time_constants(base: Stack) -> tuple[Constant, ...]:
     """Returns what step times may move; first what stands for everything the others do not say.
 
     Spreads are near those of the shipped stacks (logarithms: 0.17 for `gemm_slowdown`, 0.7 for
-    `kernel_s`, 0.5 for `transfer_latency_s`, 1.2 for `step_s`; shares: 0.3), wider where most stacks
-    share one value that nobody measured (`cpu_forward_s`), assumed where only one has any.
+    `kernel_s`, 0.5 for `transfer_latency_s`, 1.2 for `step_s`; shares: 0.3), wider where most
+    stacks share one value that nobody measured (`cpu_forward_s`), assumed where only one has any.
     """
     overall = Constant(
         "time_factor", base.step_time_error_fraction / NORMAL_80, "any run with a step time"
