@@ -8,7 +8,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search estimate validate calibrate test check bench clean
+.PHONY: help setup search estimate validate fit calibrate test check bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,11 +31,14 @@ estimate: ARGS = --model llama-3.1-8b --cluster 1x8xH100-SXM5-80GB --global-batc
 estimate: $(STAMP) ## time, memory and legality of one plan; ARGS replaces the example
 	@$(BIN)/python -m apss_jax.estimate $(ARGS)
 
-validate: $(STAMP) ## predictions against measured runs: ARGS="--runs FILE.csv"
+validate: $(STAMP) ## predictions against measured runs: the published ones, or ARGS="--runs FILE.csv"
 	@$(BIN)/python -m apss_jax.validate $(ARGS)
 
 calibrate: $(STAMP) ## a stack file from a few runs of your own: ARGS="--runs FILE.csv --out STACK.json"
 	@$(BIN)/python -m apss_jax.calibrate $(ARGS)
+
+fit: $(STAMP) ## the library's constants from measured runs, ten minutes (ARGS=--dry-run: only look)
+	@$(BIN)/python -m apss_jax.cli.fit $(ARGS)
 
 test: $(STAMP) ## run the tests (SELECT=slow: the longer ones)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(SELECT)"

@@ -18,7 +18,8 @@ from apss_jax.calibration.metrics import (
     share_percent,
     spearman,
 )
-from apss_jax.calibration.prediction import ProgressFn, predict_runs
+from apss_jax.calibration.parts import known_parts, rows_of
+from apss_jax.calibration.prediction import Predictions, ProgressFn, predict_runs
 from apss_jax.calibration.subject import SkippedRun
 from apss_jax.schema.runs import Run
 from apss_jax.schema.stack import Stack
@@ -49,12 +50,24 @@ def validate_runs(
 
     `stack` stands for every run's own; kernels that a run states stay.
     """
-    predictions = predict_runs(runs, stack=stack, progress=progress)
+    return validation_of(predict_runs(runs, stack=stack, progress=progress))
+
+
+def validation_of(predictions: Predictions) -> Validated:
+    """Returns how close given predictions come."""
     comparison = Comparison.of(predictions)
-    document = Validation(
-        sources=_sources(comparison, predictions.skipped), experiments=experiments_of(comparison)
-    )
-    return Validated(document, comparison)
+    return Validated(validation_of_comparison(comparison, predictions.skipped), comparison)
+
+
+def validation_of_comparison(comparison: Comparison, skipped: Sequence[SkippedRun]) -> Validation:
+    """Returns how close predictions come, beside the runs that have none."""
+    return Validation(sources=_sources(comparison, skipped), experiments=experiments_of(comparison))
+
+
+def parts_of(comparison: Comparison) -> tuple[SourceAccuracy, ...]:
+    """Returns the accuracy on those parts of the shipped table that have predicted runs."""
+    found = [(part.name, rows_of(part, comparison)) for part in known_parts()]
+    return tuple(_source(name, rows, [], comparison) for name, rows in found if len(rows))
 
 
 def _sources(comparison: Comparison, skipped: Sequence[SkippedRun]) -> tuple[SourceAccuracy, ...]:

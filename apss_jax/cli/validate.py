@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ def validate_command(
             "--runs",
             metavar="FILE.csv",
             help="Measured runs, one a line. Columns that must be there: gpu_model, num_gpus, "
-            "num_layers, hidden; blank fields are unknown.",
+            "num_layers, hidden; blank fields are unknown. Default: the published runs.",
         ),
     ] = None,
     generic_stack: Annotated[
@@ -80,16 +80,14 @@ def validate_command(
 
     Exit codes: 0 answered, 2 the input is wrong.
     """
-    if not runs:
-        raise mistake("--runs", "", "is missing", "Add --runs FILE.csv")
     files = OutputFiles(
         _writable("--picture", picture, PICTURES), _writable("--report", report, (".md",))
     )
-    from apss_jax.schema.runs import read_runs
+    from apss_jax.schema.runs import PUBLISHED_RUNS, read_runs
 
-    found = read_runs(runs)
+    found = read_runs(runs or PUBLISHED_RUNS)
     validated = _validated(found, generic=generic_stack)
-    _write(files, found, validated)
+    _write(files, found, validated, published=not runs)
     return Answer(validated.document.to_json(), partial(_show, validated.document))
 
 
@@ -138,21 +136,39 @@ def _writable(flag: str, text: str | None, endings: tuple[str, ...]) -> Path | N
     return path
 
 
-def _write(files: OutputFiles, runs: Sequence[Run], validated: Validated) -> None:
+def _write(
+    files: OutputFiles, runs: Sequence[Run], validated: Validated, *, published: bool
+) -> None:
     if files.picture is not None:
         from apss_jax.report.accuracy_picture import draw_accuracy
 
         draw_accuracy(validated.comparison, files.picture)
         note(f"Wrote {files.picture}")
     if files.report is not None:
-        from apss_jax.report.accuracy_page import PageInputs, accuracy_page
         from apss_jax.schema.document import write_text
 
-        generic = _validated(runs, generic=True).document
-        words = shlex.join(["python", "-m", MODULE, *sys.argv[1:]])
-        page = PageInputs(validated.document, generic, words, date.today().isoformat())
-        write_text(files.report, accuracy_page(page))
+        write_text(files.report, _page(runs, validated, published=published))
         note(f"Wrote {files.report}")
+
+
+def _page(runs: Sequence[Run], validated: Validated, *, published: bool) -> str:
+    """Returns the page; what only the published runs have is told with them."""
+    from apss_jax.calibration.held_out import measured_and_predicted, shipped_held_out
+    from apss_jax.calibration.validation import parts_of
+    from apss_jax.report.accuracy_page import PageInputs, accuracy_page
+
+    generic = _validated(runs, generic=True)
+    words = shlex.join(["python", "-m", MODULE, *sys.argv[1:]])
+    page = PageInputs(validated.document, generic.document, words, date.today().isoformat())
+    if published:
+        page = replace(
+            page,
+            parts=parts_of(validated.comparison),
+            generic_parts=parts_of(generic.comparison),
+            held_out=shipped_held_out(),
+            contradictions=measured_and_predicted(validated.comparison),
+        )
+    return accuracy_page(page)
 
 
 def _show(validation: Validation, console: Console) -> None:

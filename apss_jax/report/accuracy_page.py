@@ -13,7 +13,8 @@ from apss_jax.report.accuracy_rows import (
     percent,
     plain,
 )
-from apss_jax.schema.validation import SourceAccuracy, Validation
+from apss_jax.schema.references import Contradiction
+from apss_jax.schema.validation import ExperimentAccuracy, HeldOut, SourceAccuracy, Validation
 
 MIN_CLAIMED: Final = 20  # rows of a source below which its figures are reported, not claimed
 
@@ -24,6 +25,13 @@ measurements within the 80 % interval. All rows count. Sources with fewer than {
 (in italics) are reported, not claimed. *generic* is the same with each source's software stack
 replaced by the one for unlisted frameworks."""
 
+HELD_OUT: Final = """\
+Each experiment (one model, cluster size and sequence length of one source) is predicted by
+constants that were fitted without it, in four folds; *generic* by the stack for unlisted frameworks
+fitted without the run's whole framework. Written by `make fit` beside the constants."""
+CONTRADICTIONS: Final = """\
+These runs count in every figure above, though something about them cannot be right."""
+
 
 @dataclass(frozen=True)
 class PageInputs:
@@ -33,6 +41,10 @@ class PageInputs:
     generic: Validation
     command: str
     date: str
+    parts: Sequence[SourceAccuracy] = ()  # beside whole sources
+    generic_parts: Sequence[SourceAccuracy] = ()
+    held_out: HeldOut | None = None  # where the runs are those that the constants were fitted on
+    contradictions: Sequence[tuple[Contradiction, str]] = ()  # with what was measured and predicted
 
 
 def accuracy_page(inputs: PageInputs) -> str:
@@ -43,7 +55,10 @@ def accuracy_page(inputs: PageInputs) -> str:
         INTRODUCTION.format(few=MIN_CLAIMED),
         f"Written on {inputs.date} by `{inputs.command}`.",
         "## Step time",
-        _table(_time_rows(sources, inputs.generic.sources)),
+        _table(
+            _time_rows([*sources, *inputs.parts], [*inputs.generic.sources, *inputs.generic_parts])
+        ),
+        *(_held_out_parts(inputs.held_out) if inputs.held_out else ()),
         "## Memory",
         _table(_memory_rows(sources)),
         "## Out of memory",
@@ -52,11 +67,28 @@ def accuracy_page(inputs: PageInputs) -> str:
         "## Choosing among measured layouts",
         "The pick is the fastest predicted layout that is predicted to fit; regret is how much "
         "slower it was than the best measured one. Experiments with at least 5 predicted rows.",
-        _table(_experiment_rows(inputs.validation)),
+        _table(_experiment_rows(inputs.validation.experiments)),
+        *_contradiction_parts(inputs.contradictions),
         "## What was assumed and skipped",
         "\n".join(_remarks(sources)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _held_out_parts(found: HeldOut) -> Iterator[str]:
+    yield "## Runs that the constants were not fitted on"
+    yield HELD_OUT
+    yield _table(_time_rows([*found.sources, *found.parts], [*found.generic, *found.generic_parts]))
+    yield _table(_memory_rows([*found.sources, *found.parts]))
+    yield _table(_oom_rows(found.sources))
+    yield _table(_experiment_rows(found.experiments))
+
+
+def _contradiction_parts(found: Sequence[tuple[Contradiction, str]]) -> Iterator[str]:
+    if found:
+        yield "## Runs that cannot be right"
+        yield CONTRADICTIONS
+        yield "\n".join(f"- {', '.join(c.runs)} ({figures}): {c.reason}" for c, figures in found)
 
 
 def _table(rows: Iterator[Sequence[str]]) -> str:
@@ -113,7 +145,7 @@ def _oom_rows(sources: Sequence[SourceAccuracy]) -> Iterator[Sequence[str]]:
             )
 
 
-def _experiment_rows(validation: Validation) -> Iterator[Sequence[str]]:
+def _experiment_rows(experiments: Sequence[ExperimentAccuracy]) -> Iterator[Sequence[str]]:
     yield (
         "source",
         "experiments",
@@ -123,7 +155,7 @@ def _experiment_rows(validation: Validation) -> Iterator[Sequence[str]]:
         "best of 3 %",
         "failed",
     )
-    for each in experiment_summaries(validation.experiments):
+    for each in experiment_summaries(experiments):
         yield (
             each.source,
             str(each.count),

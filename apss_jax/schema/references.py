@@ -65,3 +65,43 @@ class NetworkList(Document):
 
     source: str
     networks: tuple[Network, ...]
+
+
+class Contradiction(Part):
+    """Measured runs that cannot be right beside others, and why; they still count."""
+
+    runs: tuple[str, ...]  # their `run_id`
+    reason: str
+
+
+class ContradictionList(Document):
+    """The runs of the shipped table that contradict the model or each other."""
+
+    SCHEMA: ClassVar[str] = "apss.contradictions/1"
+
+    source: str
+    contradictions: tuple[Contradiction, ...]
+
+
+class RunPart(Part):
+    """Some runs of some sources, whose accuracy is told apart. Patterns are of any case."""
+
+    name: str
+    sources: tuple[str, ...]
+    gpu: Pattern = ""
+    framework: Pattern = ""
+    precision: Pattern = ""
+    model: Pattern = ""
+    max_gpus: Annotated[int, Field(gt=0)] | None = None
+    max_tensor_parallel: Annotated[int, Field(gt=0)] | None = None
+    max_pipeline_parallel: Annotated[int, Field(gt=0)] | None = None
+    experts: bool | None = None  # None: models with and without
+
+
+class RunPartList(Document):
+    """The parts of the shipped table that are reported beside whole sources."""
+
+    SCHEMA: ClassVar[str] = "apss.run_parts/1"
+
+    source: str
+    parts: tuple[RunPart, ...]

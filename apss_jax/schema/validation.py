@@ -79,3 +79,22 @@ class Validation(Document):
     def to_json(self) -> dict[str, Any]:
         """Returns the document with every key of the contract, defaults and None included."""
         return {"schema": self.SCHEMA, **self.model_dump(mode="json")}
+
+
+class HeldOut(Document):
+    """Accuracy on runs that the constants were not fitted on; parts are called as sources are.
+
+    `generic` has each run under the stack of unlisted frameworks, fitted without its framework.
+    """
+
+    SCHEMA: ClassVar[str] = "apss.held_out/1"
+
+    sources: tuple[SourceAccuracy, ...]
+    parts: tuple[SourceAccuracy, ...]
+    experiments: tuple[ExperimentAccuracy, ...]
+    generic: tuple[SourceAccuracy, ...]
+    generic_parts: tuple[SourceAccuracy, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the document with every key, defaults and None included."""
+        return {"schema": self.SCHEMA, **self.model_dump(mode="json")}

@@ -12,10 +12,9 @@ from apss_jax.calibration.prediction import predict_runs
 from apss_jax.calibration.validation import validate_runs
 from apss_jax.cli.run import run as run_command
 from apss_jax.cli.validate import app
-from apss_jax.schema.runs import Run, read_runs
+from apss_jax.schema.runs import PUBLISHED_RUNS, Run, read_runs
 from apss_jax.units import GIB
 
-PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "runs" / "published_runs.csv"
 ROWS_PER_SOURCE = 4
 SOURCE_KEYS = {
     "source", "rows", "predicted", "skipped", "assumed", "step_time", "memory", "oom",
@@ -88,11 +87,10 @@ def test_sources_and_experiments_are_told_apart() -> None:
     assert [each["rows"] for each in found["experiments"]] == [2, 1, 1]
 
 
-@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published runs are not here")
 def test_published_runs_of_every_source() -> None:
     """A few runs of each source: counts add up, and figures are finite and positive."""
     taken: dict[str, list[Run]] = {}
-    for run in read_runs(PUBLISHED):
+    for run in read_runs(PUBLISHED_RUNS):
         taken.setdefault(run.source_name, []).append(run)
     runs = [run for group in taken.values() for run in group[:ROWS_PER_SOURCE]]
     sources = {source["source"]: source for source in _document(runs)["sources"]}
@@ -150,7 +148,6 @@ def test_the_command_writes_picture_and_page(
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        ((), "--runs"),
         (("--runs", "none.csv"), "(path)"),
         (("--runs", "none.csv", "--picture", "a.txt"), "--picture"),
         (("--runs", "none.csv", "--report", "no/folder/a.md"), "--report"),

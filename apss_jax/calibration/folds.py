@@ -1,0 +1,73 @@
+"""Predictions of runs by constants that were fitted without them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import fields
+
+import numpy as np
+from jaxtyping import Int
+
+from apss_jax.calibration.experiments import experiment_key
+from apss_jax.calibration.fit import Fitted, Surface, refit
+from apss_jax.calibration.library_constants import LibraryConstant, with_values
+from apss_jax.calibration.prediction import Figures, predict_subjects
+from apss_jax.calibration.subject import Subject
+
+Labels = Int[np.ndarray, " batch"]
+Indices = Int[np.ndarray, " samples"]
+NUM_FOLDS = 4
+
+
+def experiment_folds(subjects: Sequence[Subject], num_folds: int = NUM_FOLDS) -> Labels:
+    """Returns the fold of each run: whole experiments, the runs of each source spread evenly."""
+    sizes: dict[str, dict[Hashable, list[int]]] = {}
+    for i, subject in enumerate(subjects):
+        own = sizes.setdefault(subject.run.source_name, {})
+        own.setdefault(experiment_key(subject.run), []).append(i)
+    folds = np.zeros(len(subjects), dtype=int)
+    for number, experiments in enumerate(sizes.values()):
+        load = [0] * num_folds
+        ordered = sorted(experiments.values(), key=len, reverse=True)  # stable
+        for members in ordered:
+            # Sources of one experiment each begin at different folds.
+            fold = min(range(num_folds), key=lambda f: (load[f], (f - number) % num_folds))
+            load[fold] += len(members)
+            folds[members] = fold
+    return folds
+
+
+def held_out_figures(
+    subjects: Sequence[Subject],
+    folds: Labels,
+    fits: Sequence[tuple[Surface, Indices, Fitted, Labels]],
+) -> Figures:
+    """Returns each run's figures by constants fitted without its fold.
+
+    `fits` has, for each quantity, its surface, the rows that were fitted, what was found on all of
+    them (where the fits of the folds begin), and the folds of the surface's rows.
+    """
+    parts: list[Figures] = []
+    order: list[int] = []
+    for fold in np.unique(folds):
+        constants: list[LibraryConstant] = []
+        values = []
+        for surface, rows, found, own in fits:
+            kept = rows[own[rows] != fold]
+            constants += surface.constants
+            values.append(refit(surface, kept, found))
+        members = np.flatnonzero(folds == fold).tolist()
+        chosen = [subjects[i] for i in members]
+        parts.append(predict_subjects(with_values(chosen, constants, np.concatenate(values))))
+        order += members
+    return _in_order(parts, np.array(order, dtype=int))
+
+
+def _in_order(parts: Sequence[Figures], order: Indices) -> Figures:
+    back = np.argsort(order)
+    return Figures(
+        **{
+            f.name: np.concatenate([getattr(p, f.name) for p in parts])[back]
+            for f in fields(Figures)
+        }
+    )

@@ -1,0 +1,180 @@
+"""All constants of the library from measured runs, and how far off they are on runs left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from apss_jax.calibration.evidence import (
+    memory_evidence,
+    source_weights,
+    step_time_evidence,
+    thinned,
+)
+from apss_jax.calibration.fit import Fitted, NoteFn, Surface, fit, labels_of
+from apss_jax.calibration.folds import Labels, experiment_folds, held_out_figures
+from apss_jax.calibration.intervals import (
+    FEW_ROWS,
+    excess_fraction,
+    interval_error,
+    label_error,
+    normal_error,
+)
+from apss_jax.calibration.library_constants import (
+    FALLBACK,
+    LibraryConstant,
+    Values,
+    constants_of,
+    with_values,
+)
+from apss_jax.calibration.measured import Comparison
+from apss_jax.calibration.prediction import Figures, predict_runs
+from apss_jax.calibration.subject import SkippedRun, Subject
+from apss_jax.importers.clusters import load_stack
+from apss_jax.schema.priors import ALL, Prior, Priors
+from apss_jax.schema.runs import Run
+
+Indices = Int[np.ndarray, " samples"]
+PerRun = Float[np.ndarray, " samples"]
+Errors = dict[str, dict[str, float]]
+"""By stack: the error fractions that its file states."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """One fit of both quantities, with what each run is predicted when it is left out."""
+
+    comparison: Comparison  # its predictions are those of the constants that were shipped
+    step_time: Fitted
+    memory: Fitted
+    held_out: Figures
+
+    @property
+    def constants(self) -> list[LibraryConstant]:
+        """Returns the constants of both quantities."""
+        return [*self.step_time.constants, *self.memory.constants]
+
+    @property
+    def values(self) -> Values:
+        """Returns their values."""
+        return np.concatenate([self.step_time.values, self.memory.values])
+
+
+@dataclass(frozen=True, eq=False)
+class LibraryFit:
+    """The constants of every stack, device and link; of the stack for unlisted frameworks apart."""
+
+    own: Fit
+    generic: Fit  # every run under the generic stack; left out: the run's whole framework
+    errors: Errors
+    skipped: tuple[SkippedRun, ...]
+
+
+def fit_library(runs: Sequence[Run], priors: Priors, note: NoteFn) -> LibraryFit:
+    """Returns the constants that runs and priors agree on best."""
+    predictions = predict_runs(runs)
+    comparison = Comparison.of(predictions)
+    note("constants of each stack, device and link")
+    own = _fit(comparison, priors, experiment_folds(comparison.subjects), note)
+    note("constants of the generic stack")
+    generic = _fit_generic(runs, own, priors, note)
+    return LibraryFit(own, generic, _errors(own, generic), predictions.skipped)
+
+
+def _fit(comparison: Comparison, priors: Priors, folds: Labels, note: NoteFn) -> Fit:
+    """Returns the fit of runs as they stand, and each fold's figures by a fit without it."""
+    names = {subject.stack.name for subject in comparison.subjects}
+    evidence = (
+        step_time_evidence(comparison),
+        memory_evidence(comparison, priors.label_sources),
+    )
+    surfaces, rows, found, own_folds = [], [], [], []
+    fold_of = {id(s): int(f) for s, f in zip(comparison.subjects, folds, strict=True)}
+    for each in evidence:
+        constants = constants_of(getattr(priors, each.quantity), priors.groups, names)
+        surfaces.append(Surface(each, tuple(constants), note))
+        rows.append(thinned(each))
+        found.append(fit(surfaces[-1], rows[-1]))
+        own_folds.append(np.array([fold_of[id(s)] for s in each.subjects], dtype=int))
+    note("each fold by constants fitted without it")
+    fits = list(zip(surfaces, rows, found, own_folds, strict=True))
+    held_out = held_out_figures(comparison.subjects, folds, fits)
+    return Fit(comparison, found[0], found[1], held_out)
+
+
+def _fit_generic(runs: Sequence[Run], own: Fit, priors: Priors, note: NoteFn) -> Fit:
+    """Returns the fit of the generic stack to all runs, on devices and links as already fitted."""
+    stack = load_stack(FALLBACK)
+    predictions = predict_runs(runs, stack=stack)
+    subjects = tuple(with_values(predictions.subjects, own.constants, own.values))
+    comparison = Comparison.of(replace(predictions, subjects=subjects))
+    stacks_only = priors.model_copy(
+        update={
+            "step_time": _own_of_stacks(priors.step_time),
+            "memory": _own_of_stacks(priors.memory),
+        }
+    )
+    families = labels_of([subject.framework.stack for subject in subjects])
+    return _fit(comparison, stacks_only, families, note)
+
+
+def _own_of_stacks(priors: Sequence[Prior]) -> tuple[Prior, ...]:
+    """Returns the constants in which stacks differ."""
+    return tuple(p for p in priors if p.of == "stack" and p.group != ALL)
+
+
+def _errors(own: Fit, generic: Fit) -> Errors:
+    """Returns the error fractions of every stack, from runs that were left out.
+
+    A stack with few runs of its own is as uncertain as all stacks' runs together.
+    """
+    names = [subject.stack.name for subject in own.comparison.subjects]
+    pooled = _time_error(own, np.arange(len(names)))
+    errors: Errors = {}
+    for name in sorted(set(names)):
+        rows = np.flatnonzero(np.array(names) == name)
+        timed = own.comparison.is_timed[rows].sum()
+        errors[name] = {
+            "step_time_error_fraction": _time_error(own, rows) if timed >= FEW_ROWS else pooled,
+            "memory_error_fraction": _memory_error(own, rows),
+        }
+    everything = np.arange(len(names))
+    errors[FALLBACK] = {
+        "step_time_error_fraction": _time_error(generic, everything),
+        "memory_error_fraction": _memory_error(generic, everything),
+    }
+    return errors
+
+
+def _time_error(found: Fit, rows: Indices) -> float:
+    comparison = found.comparison
+    rows = rows[comparison.is_timed[rows]]
+    ratio = comparison.step_time_s[rows] / found.held_out.step_time_s[rows]
+    return interval_error(np.log(ratio), _weights(comparison.subjects, rows))
+
+
+def _memory_error(found: Fit, rows: Indices) -> float:
+    """Returns the error of memory, from measured figures if enough, else outcomes, else all."""
+    comparison = found.comparison
+    measured = rows[np.isfinite(comparison.memory_bytes[rows])]
+    labelled = rows[comparison.ran_out[rows] >= 0]
+    if len(measured) < FEW_ROWS <= len(labelled):
+        return _outcome_error(found, labelled)
+    if len(measured) < FEW_ROWS:
+        measured = np.flatnonzero(np.isfinite(comparison.memory_bytes))
+    ratio = comparison.memory_bytes[measured] / found.held_out.memory_bytes[measured]
+    return normal_error(np.log(ratio), _weights(comparison.subjects, measured))
+
+
+def _outcome_error(found: Fit, rows: Indices) -> float:
+    figures, subjects = found.held_out, found.comparison.subjects
+    sigma = np.array([subjects[i].stack.memory_error_fraction for i in rows])
+    excess = excess_fraction(figures.oom_probability[rows], sigma)
+    return label_error(excess, found.comparison.ran_out[rows])
+
+
+def _weights(subjects: Sequence[Subject], rows: Indices) -> PerRun:
+    return source_weights([subjects[i].run.source_name for i in rows])
