@@ -1,7 +1,9 @@
-"""Partitions from a rule: equal numbers of layers, or equal weights."""
+"""Partitions from a rule: equal numbers of layers, equal weights, or each stage filled."""
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
+
+from apss_jax.partitioning.instance import MEMORY_SLACK_FRACTION
 
 # Sums of the same weights in another order differ by rounding, not by weight.
 _ROUNDING_FRACTION = 1e-12
@@ -37,6 +39,26 @@ def balanced_cuts(
     largest = _least_largest(np.where(is_stage, shares, np.inf), num_stages)
     is_stage &= shares <= largest + _ROUNDING_FRACTION
     return _least_sum(np.where(is_stage, shares**2, np.inf), num_stages)
+
+
+def filled_cuts(
+    memory_bytes: Float[np.ndarray, "stages layers"], capacity_bytes: Float[np.ndarray, "stages"]
+) -> Int64[np.ndarray, "cuts"] | None:
+    """Returns the partition that fills each stage with what it can hold; None if none fits.
+
+    Where any partition fits, this one does: whatever a stage can still hold, no later one needs to.
+    """
+    stages, layers = memory_bytes.shape
+    before = np.concatenate([np.zeros((stages, 1)), np.cumsum(memory_bytes, axis=1)], axis=1)
+    ends = [0]
+    for stage, allowed_bytes in enumerate(capacity_bytes * (1 + MEMORY_SLACK_FRACTION)):
+        limit_bytes = before[stage, ends[-1]] + allowed_bytes
+        end = int(np.searchsorted(before[stage], limit_bytes, side="right")) - 1
+        end = min(end, layers - (stages - 1 - stage))
+        if end <= ends[-1]:
+            return None
+        ends.append(end)
+    return np.array(ends[1:-1], np.int64) - 1 if ends[-1] == layers else None
 
 
 def _require_stages(num_layers: int, num_stages: int) -> None:

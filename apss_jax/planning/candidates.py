@@ -22,9 +22,13 @@ SLACK: Final = 1.1  # on the step time that a plain partition surely reaches
 
 @dataclass(frozen=True)
 class Candidates:
-    """Layouts to cost, how many legal ones there were, and how many were dropped why."""
+    """Layouts to cost, how many legal ones there were, and how many were dropped why.
+
+    No layout is faster than its bound; 0 where none is known.
+    """
 
     layouts: Layouts
+    bound_s: PerLayout
     num_legal: int
     dropped: dict[str, int]
 
@@ -32,7 +36,7 @@ class Candidates:
 def all_candidates(facts: Facts, pins: Pins | None = None) -> Candidates:
     """Returns every legal layout, as if no policy existed."""
     layouts = enumerate_layouts(facts, pins)
-    return Candidates(layouts, len(layouts), {})
+    return Candidates(layouts, np.zeros(len(layouts)), len(layouts), {})
 
 
 def find_candidates(facts: Facts, bounds: Bounds, pins: Pins | None = None) -> Candidates:
@@ -50,8 +54,26 @@ def find_candidates(facts: Facts, bounds: Bounds, pins: Pins | None = None) -> C
         proposed, counts = propose(view, pins or {})
         dropped.update(counts)
         kept.add(view, proposed)
-    survivors = kept.survivors(dropped)
-    return Candidates(survivors, legal, {name: n for name, n in dropped.items() if n})
+    survivors, bound_s = kept.survivors(dropped)
+    return Candidates(survivors, bound_s, legal, {name: n for name, n in dropped.items() if n})
+
+
+def lightest_layouts(bounds: Bounds, pins: Pins, most: int) -> Layouts:
+    """Returns the legal layouts whose fullest stage needs least at least, and may fit at all."""
+    found: list[tuple[PerLayout, Layouts]] = []
+    for block in _merged(layout_blocks(bounds.facts, pins)):
+        view = bounds.look_at(block)
+        fits = view.take(view.lower_bytes <= bounds.largest_bytes)
+        order = np.argsort(fits.lower_bytes, kind="stable")[:most]
+        found.append((fits.lower_bytes[order], fits.layouts.take(order)))
+    return _nearest(found, most)
+
+
+def _nearest(found: list[tuple[PerLayout, Layouts]], most: int) -> Layouts:
+    """Returns the layouts of several blocks that need least."""
+    rows = _joined([layouts for _, layouts in found])
+    needs = np.concatenate([need for need, _ in found] or [np.zeros(0)])
+    return rows.take(np.argsort(needs, kind="stable")[:most])
 
 
 def _merged(blocks: Iterator[Layouts]) -> Iterator[Layouts]:
@@ -84,25 +106,24 @@ class _Kept:
         self._limit_s = min(self._limit_s, SLACK * float(reached.min()))
         self._views.append(proposed.take(proposed.step.lower_s <= np.inf))
 
-    def survivors(self, dropped: Counter[str]) -> Layouts:
-        """Returns what can still win, or the nearest misses; counts what it drops."""
+    def survivors(self, dropped: Counter[str]) -> tuple[Layouts, PerLayout]:
+        """Returns what can still win with its bounds, or the nearest misses; counts its drops."""
         if not self._views:
-            return self._nearest_misses(dropped)
-        parts = []
+            nearest = self._nearest_misses(dropped)
+            return nearest, np.zeros(len(nearest))
+        parts, bounds_s = [], []
         for view in self._views:
             slower = beaten(view, self._limit_s)
             dropped.update({name: int(mask.sum()) for name, mask in slower.items()})
-            parts.append(view.layouts.take(~np.any(list(slower.values()), axis=0)))
-        return _joined(parts)
+            kept = ~np.any(list(slower.values()), axis=0)
+            parts.append(view.layouts.take(kept))
+            bounds_s.append(view.step.lower_s[kept])
+        return _joined(parts), np.concatenate(bounds_s)
 
     def _nearest_misses(self, dropped: Counter[str]) -> Layouts:
-        if not self._nearest:
-            return _joined([])
-        needs = np.concatenate([need for need, _ in self._nearest])
-        rows = _joined([layouts for _, layouts in self._nearest])
-        order = np.argsort(needs, kind="stable")[:NEAREST]
-        dropped["memory_lower_bound"] -= len(order)
-        return rows.take(order)
+        nearest = _nearest(self._nearest, NEAREST)
+        dropped["memory_lower_bound"] -= len(nearest)
+        return nearest
 
 
 def _joined(parts: list[Layouts]) -> Layouts:

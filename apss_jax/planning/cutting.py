@@ -15,7 +15,7 @@ from apss_jax.cost.schedule import build_folded_table
 from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
 from apss_jax.partitioning.exact import solve_exact_many
 from apss_jax.partitioning.instance import PartitionInstance
-from apss_jax.planning.choice import Choice
+from apss_jax.planning.choice import Choice, Offsets
 from apss_jax.planning.memory_risk import usable_bytes
 from apss_jax.planning.placement import Placement
 from apss_jax.planning.tables import CostTables
@@ -64,7 +64,7 @@ class Cutter:
             Choice(
                 candidate.layout,
                 candidate.placement,
-                np.concatenate([[0], found + 1, [table.num_units]]),
+                offsets_of(found, table),
                 candidate.num_micro_batches,
             )
             for candidate, table, found in zip(candidates, own, cuts, strict=True)
@@ -93,14 +93,14 @@ class Cutter:
         repeated = np.tile(np.arange(layout.pipeline_parallel), chunks)
         layer_s = self._layer_s(placement, table)
         sent_s = _sent_s(placement, table)
-        fixed = float(self.problem.reserved_bytes) + table.working_bytes.max()
-        usable = usable_bytes(placement.capacity_bytes, self.stack) - fixed
+        held_bytes = unit_bytes(layout, candidate.num_micro_batches, table, self.problem)
+        free_bytes = free_bytes_of(placement.capacity_bytes, table, self.problem, self.stack)
         return PartitionInstance(
             layer_cost_s=layer_s[repeated],
             boundary_cost_s=sent_s[:, repeated[:-1]],
             gradient_cost_s=self._gradient_s(candidate, table)[repeated],
-            memory_bytes=self._memory_bytes(candidate, table),
-            capacity_bytes=np.maximum(usable, 0.0)[repeated] / chunks,
+            memory_bytes=held_bytes,
+            capacity_bytes=free_bytes[repeated] / chunks,
             num_micro_batches=candidate.num_micro_batches * chunks,
         )
 
@@ -133,16 +133,28 @@ class Cutter:
             total += rate[:, None] * held
         return total
 
-    def _memory_bytes(self, candidate: Candidate, table: UnitTable) -> PerStageUnit:
-        layout = candidate.layout
-        held = in_flight(
-            layout.schedule,
-            layout.pipeline_parallel,
-            candidate.num_micro_batches,
-            layout.virtual_stages,
-        )
-        states = state_bytes(layout, table, self.problem, tied=candidate.num_pieces > 1)
-        return states + held.reshape(-1, 1) * table.saved_bytes
+
+def offsets_of(cuts: Int[np.ndarray, " cuts"], table: UnitTable) -> Offsets:
+    """Returns where the virtual stages between some cuts begin and end."""
+    return np.concatenate([[0], cuts + 1, [table.num_units]])
+
+
+def unit_bytes(
+    layout: Layout, num_micro_batches: int, table: UnitTable, problem: Problem
+) -> PerStageUnit:
+    """Returns the memory of each unit on each virtual stage: its states, and what is in flight."""
+    stages, chunks = layout.pipeline_parallel, layout.virtual_stages
+    held = in_flight(layout.schedule, stages, num_micro_batches, chunks)
+    states = state_bytes(layout, table, problem, tied=stages * chunks > 1)
+    return states + held.reshape(-1, 1) * table.saved_bytes
+
+
+def free_bytes_of(
+    capacity_bytes: Float[np.ndarray, " stages"], table: UnitTable, problem: Problem, stack: Stack
+) -> Float[np.ndarray, " stages"]:
+    """Returns what stages may hold beside what every one of them needs at some moment."""
+    fixed = float(problem.reserved_bytes) + table.working_bytes.max()
+    return np.maximum(usable_bytes(capacity_bytes, stack) - fixed, 0.0)
 
 
 def state_bytes(

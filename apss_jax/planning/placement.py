@@ -116,7 +116,7 @@ def place(topology: Topology, devices: DeviceGrid, expert_parallel: int) -> Plac
     return Placement(
         devices=devices,
         has_type=_types_present(topology, ranks),
-        capacity_bytes=_memory_bytes(topology)[ranks].min(axis=-1),
+        capacity_bytes=capacity_bytes_of(topology, devices),
         comm_s_per_byte=np.stack([c[0] for c in comm], axis=-1),
         comm_s_per_call=np.stack([c[1] for c in comm], axis=-1),
         gradient_s_per_byte=np.stack([g[0] for g in gradient], axis=-1),
@@ -137,10 +137,12 @@ def _collective_costs(
     return np.stack([(size - 1) / size / link.bytes_per_s, link.latency_s])
 
 
-def _memory_bytes(topology: Topology) -> Float[np.ndarray, " devices"]:
+def capacity_bytes_of(topology: Topology, devices: DeviceGrid) -> Float[np.ndarray, " stages"]:
+    """Returns the memory of the smallest device of each stage."""
     types = topology.cluster.device_types
     sizes = [types[name].memory_bytes for name in topology.cluster.used_types]
-    return np.array(sizes, dtype=float)[topology.device_type]
+    on_device = np.array(sizes, dtype=float)[topology.device_type]
+    return on_device[devices.reshape(len(devices), -1)].min(axis=-1)
 
 
 def _speed_rank(topology: Topology) -> Int[np.ndarray, " devices"]:

@@ -15,7 +15,7 @@ from apss_jax.planning.cutting import SOLVERS, Cutter
 from apss_jax.planning.documents import PlanWriter
 from apss_jax.planning.explain import explain_ranked
 from apss_jax.planning.inputs import Inputs, gather_inputs
-from apss_jax.planning.lineup import Lineup, line_up
+from apss_jax.planning.lineup import Lineup
 from apss_jax.planning.shortfall import excess_bytes, find_shortfall
 from apss_jax.planning.shortlist import require_legal, shortlist
 from apss_jax.planning.tables import CostTables, cost_tables
@@ -25,18 +25,18 @@ from apss_jax.schema.model import Model
 from apss_jax.schema.plan import Plan, SearchCounts, SearchResult
 from apss_jax.schema.stack import Stack
 
-ROUND = 256  # candidates costed between two looks at what can still win
+ROUND = 64  # layouts between two looks at what can still win
 MAX_COSTED = 8192  # candidates; what lies beyond is counted as dropped
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How candidates are cut, how many plans are wanted, how many candidates are costed at most."""
+    """How candidates are cut, how many plans are wanted, how many are costed; None for all."""
 
     solver: str
-    shown: int
-    most: int
+    shown: int | None
+    most: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,14 +103,12 @@ def search_inputs(
     """
     chosen = shortlist(inputs, pins, use_policy=use_policy)
     require_legal(inputs, pins, chosen)
-    layouts = list(chosen.layouts)
-    progress(f"{chosen.num_legal} layouts are legal; costing the {len(layouts)} that can win")
-    tables = cost_tables(inputs, [layout.setting for layout in layouts])
-    lineup = line_up(inputs, layouts, tables)
+    progress(f"{chosen.num_legal} layouts are legal; costing the fastest of {len(chosen.layouts)}")
+    tables = cost_tables(inputs, [layout.setting for layout in chosen.layouts])
+    lineup = Lineup.of(inputs, chosen, tables)
     clock.lap("candidates")
-    most = MAX_COSTED if use_policy else len(lineup.candidates)
-    shown = top if use_policy else len(lineup.candidates)
-    found = cost_lineup(inputs, tables, lineup, Effort(solver, shown, most), clock)
+    effort = Effort(solver, top, MAX_COSTED) if use_policy else Effort(solver, None, None)
+    found = cost_lineup(inputs, tables, lineup, effort, clock)
     plans = _plans(PlanWriter(inputs, tables), found, top, inputs)
     missing = None if plans else find_shortfall(inputs, pins, found.choices, found.costs)
     clock.lap("write")
@@ -126,21 +124,17 @@ def search_inputs(
 def cost_lineup(
     inputs: Inputs, tables: CostTables, lineup: Lineup, effort: Effort, clock: Clock
 ) -> Found:
-    """Costs candidates in rounds until no remaining one can be among the plans that are shown."""
+    """Costs layouts in rounds until no remaining one can be among the plans that are shown."""
     cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, effort.solver)
     limit_s = np.inf
     choices: list[Choice] = []
     parts: list[Costs] = []
     fits: list[np.ndarray] = []
-    dropped = {"cannot_win": 0, "search_budget": 0}
-    for start in range(0, len(lineup.candidates), ROUND):
-        rows = np.arange(start, min(start + ROUND, len(lineup.candidates)))
-        hopeful = rows[lineup.bound_s[rows] <= limit_s]
-        dropped["cannot_win"] += len(rows) - len(hopeful)
-        if len(choices) >= effort.most:
-            dropped["search_budget"] += len(hopeful)
+    for rows in lineup.rounds(ROUND):
+        if effort.most is not None and len(choices) >= effort.most:
+            lineup.leave_out(rows, limit_s)
             continue
-        fresh = cutter.choices([lineup.candidates[row] for row in hopeful], tables)
+        fresh = cutter.choices(lineup.hopeful(rows, limit_s), tables)
         clock.lap("partition")
         if not fresh:
             continue
@@ -151,11 +145,13 @@ def cost_lineup(
         limit_s = _limit_s(parts, fits, effort.shown)
         clock.lap("cost")
     fitting = np.concatenate(fits) if fits else np.zeros(0, bool)
-    return Found(choices, joined(parts), fitting, {k: n for k, n in dropped.items() if n})
+    return Found(choices, joined(parts), fitting, {k: n for k, n in lineup.dropped.items() if n})
 
 
-def _limit_s(parts: Sequence[Costs], fits: Sequence[np.ndarray], top: int) -> float:
-    """Returns the step time of the last plan that would be shown."""
+def _limit_s(parts: Sequence[Costs], fits: Sequence[np.ndarray], top: int | None) -> float:
+    """Returns the step time of the last plan that would be shown; there is none if all are."""
+    if top is None:
+        return float("inf")
     times = np.concatenate([p.step_time_s[f] for p, f in zip(parts, fits, strict=True)])
     return float(np.partition(times, top - 1)[top - 1]) if len(times) >= top else float("inf")
 

@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
-from apss_jax.planning.choice import Choice
+from apss_jax.partitioning.balanced import filled_cuts
+from apss_jax.planning.candidates import lightest_layouts
+from apss_jax.planning.choice import Choice, Offsets
 from apss_jax.planning.costing import Costs, cost_choices
-from apss_jax.planning.cutting import Candidate, Cutter, in_flight, state_bytes
+from apss_jax.planning.cutting import free_bytes_of, offsets_of, unit_bytes
 from apss_jax.planning.inputs import Inputs
-from apss_jax.planning.lineup import line_up
 from apss_jax.planning.memory_risk import usable_bytes
-from apss_jax.planning.shortlist import shortlist
+from apss_jax.planning.placement import (
+    DeviceGrid,
+    assign_devices,
+    capacity_bytes_of,
+    device_orders,
+    place,
+)
+from apss_jax.planning.shortlist import bounds_of
 from apss_jax.planning.tables import CostTables, cost_tables
 from apss_jax.schema.cluster import ClusterProfile
+from apss_jax.schema.layout import Layout
 from apss_jax.schema.plan import Shortfall
 
-LIGHTEST = 96  # candidates that are looked at on a changed cluster, by their average memory
+LIGHTEST = 96  # layouts that are looked at on a changed cluster, by their bound on memory
 MAX_TIMES = 64  # how many times the cluster is enlarged at most
 SHORTEST_TOKENS = 128
 Pins = Mapping[str, Sequence[object]]
@@ -70,9 +80,15 @@ def _fewest_nodes(inputs: Inputs, pins: Pins) -> int | None:
     most = MAX_TIMES * sum(group.count for group in inputs.cluster.nodes)
 
     def fits(extra: int) -> bool:
-        return fits_somewhere(inputs.on(_enlarged(inputs.cluster, extra)), pins)
+        return lightest_fit(inputs.on(_enlarged(inputs.cluster, extra)), pins) is not None
 
-    return _smallest(fits, most)
+    def is_confirmed(extra: int) -> bool:
+        return _is_confirmed(inputs.on(_enlarged(inputs.cluster, extra)), pins)
+
+    found = _smallest(fits, most)
+    while found is not None and not is_confirmed(found):
+        found = found + 1 if found < most else None
+    return found
 
 
 def _smallest(fits: Callable[[int], bool], most: int) -> int | None:
@@ -98,33 +114,56 @@ def _enlarged(cluster: ClusterProfile, extra: int) -> ClusterProfile:
 def _longest_sequence(inputs: Inputs, pins: Pins) -> int | None:
     tokens = inputs.workload.seq_len // 2
     while tokens >= SHORTEST_TOKENS:
-        if fits_somewhere(inputs.with_seq_len(tokens), pins):
+        if _is_confirmed(inputs.with_seq_len(tokens), pins):
             return tokens
         tokens //= 2
     return None
 
 
-def fits_somewhere(inputs: Inputs, pins: Pins) -> bool:
-    """Tells whether any of the lightest candidates fits."""
-    kept = list(shortlist(inputs, pins, use_policy=True).layouts)
-    if not kept:
+def _is_confirmed(inputs: Inputs, pins: Pins) -> bool:
+    """Tells whether the cost model agrees that what needs least fits."""
+    found = lightest_fit(inputs, pins)
+    if found is None:
         return False
-    tables = cost_tables(inputs, [layout.setting for layout in kept])
-    candidates = line_up(inputs, kept, tables).candidates
-    weight = [average_bytes(candidate, tables) for candidate in candidates]
-    lightest = [candidates[i] for i in np.argsort(weight, kind="stable")[:LIGHTEST]]
-    cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, "exact")
-    choices = cutter.choices(lightest, tables)
-    costs = cost_choices(tables.problem, tables.index, choices)
-    return bool((excess_bytes(inputs, choices, costs) < 0).any())
+    layout, devices, offsets = found
+    tables = cost_tables(inputs, [layout.setting])
+    placement = place(inputs.topology, devices, layout.expert_parallel)
+    count = layout.num_micro_batches(inputs.workload.global_batch)
+    choice = Choice(layout, placement, offsets, count)
+    costs = cost_choices(tables.problem, tables.index, [choice])
+    return bool(excess_bytes(inputs, [choice], costs)[0] < 0)
 
 
-def average_bytes(candidate: Candidate, tables: CostTables) -> float:
-    """Returns the memory of the average stage: states and activations in flight."""
-    layout = candidate.layout
-    table = tables.by_setting[layout.setting]
-    stages = layout.pipeline_parallel
-    held = in_flight(layout.schedule, stages, candidate.num_micro_batches, layout.virtual_stages)
-    activations = table.saved_bytes.sum() * held.mean() / stages
-    states = state_bytes(layout, table, tables.problem, tied=stages > 1)
-    return float(states.sum() / stages + activations)
+def lightest_fit(inputs: Inputs, pins: Pins) -> tuple[Layout, DeviceGrid, Offsets] | None:
+    """Returns a layout on devices with cuts that fit the memory, of those that need least.
+
+    Memory asks for no times: stages are filled one after the other.
+    """
+    layouts = list(lightest_layouts(bounds_of(inputs), pins, LIGHTEST))
+    if not layouts:
+        return None
+    tables = cost_tables(inputs, [layout.setting for layout in layouts])
+    order = next(device_orders(inputs.topology))
+    for layout in layouts:
+        devices = assign_devices(inputs.topology, order, layout)
+        if devices is not None:
+            capacity = capacity_bytes_of(inputs.topology, devices)
+            offsets = _filled(inputs, tables, layout, capacity)
+            if offsets is not None:
+                return layout, devices, offsets
+    return None
+
+
+def _filled(
+    inputs: Inputs,
+    tables: CostTables,
+    layout: Layout,
+    capacity_bytes: Float[np.ndarray, " stages"],
+) -> Offsets | None:
+    """Returns where the virtual stages of a layout begin and end if each holds what it can."""
+    table, chunks = tables.by_setting[layout.setting], layout.virtual_stages
+    count = layout.num_micro_batches(inputs.workload.global_batch)
+    free_bytes = free_bytes_of(capacity_bytes, table, tables.problem, inputs.stack)
+    needed = unit_bytes(layout, count, table, tables.problem)
+    cuts = filled_cuts(needed, np.tile(free_bytes, chunks) / chunks)
+    return None if cuts is None else offsets_of(cuts, table)

@@ -14,13 +14,18 @@ from apss_jax.schema.errors import InputError, Mistake
 
 def shortlist(inputs: Inputs, pins: Pins, *, use_policy: bool) -> Candidates:
     """Returns the layouts that the policy proposes, or all legal ones without it."""
-    facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
+    bounds = bounds_of(inputs)
     if not use_policy:
-        return all_candidates(facts, pins)
+        return all_candidates(bounds.facts, pins)
+    return find_candidates(bounds.facts, bounds, pins)
+
+
+def bounds_of(inputs: Inputs) -> Bounds:
+    """Returns what bounds a question's layouts before any is costed."""
+    facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
     tables = UnitTables(inputs.model, inputs.cluster, inputs.workload, inputs.stack).tables
     weight_bytes = weight_bytes_of(inputs.workload)
-    bounds = Bounds.of(facts, inputs.cluster, inputs.stack, tables, weight_bytes)
-    return find_candidates(facts, bounds, pins)
+    return Bounds.of(facts, inputs.cluster, inputs.stack, tables, weight_bytes)
 
 
 def require_legal(inputs: Inputs, pins: Pins, found: Candidates) -> None:

@@ -1,11 +1,14 @@
-"""Uniform and balanced splits, by hand and against trying all."""
+"""Uniform, balanced and filled splits, by hand, against trying all and against the exact ones."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
+from apss_jax.partitioning.balanced import balanced_cuts, filled_cuts, uniform_cuts
+from apss_jax.partitioning.exact import solve_exact
+from apss_jax.partitioning.instance import fits_memory, timing_instance
 
 
 def _stage_weights(weights: np.ndarray, cuts: np.ndarray) -> list[float]:
@@ -52,3 +55,23 @@ def test_more_stages_than_layers_are_refused() -> None:
         balanced_cuts(np.ones(3), 4)
     with pytest.raises(ValueError, match="num_stages is 0"):
         uniform_cuts(3, 0)
+
+
+def test_filling_finds_a_partition_wherever_one_fits() -> None:
+    """On 300 tight instances it fits exactly where the exact partitioner finds any that does."""
+    rng = np.random.default_rng(3)
+    fitting = 0
+    for _ in range(300):
+        stages, layers = int(rng.integers(1, 5)), int(rng.integers(5, 9))
+        memory = rng.uniform(0.5, 1.5, (stages, layers))
+        capacity = rng.uniform(0.8, 1.8, stages) * layers / stages
+        instance = replace(
+            timing_instance(memory, np.zeros((layers - 1, stages - 1)), 2),
+            memory_bytes=memory,
+            capacity_bytes=capacity,
+        )
+        cuts, exact = filled_cuts(memory, capacity), solve_exact(instance)
+        assert (cuts is None) == (exact is None)
+        assert cuts is None or fits_memory(instance, cuts)
+        fitting += cuts is not None
+    assert 50 < fitting < 250

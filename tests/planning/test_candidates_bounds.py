@@ -10,7 +10,7 @@ from apss_jax.planning.cutting import Cutter
 from apss_jax.planning.enumeration import enumerate_layouts
 from apss_jax.planning.heuristics import Bounds
 from apss_jax.planning.inputs import gather_inputs
-from apss_jax.planning.lineup import line_up
+from apss_jax.planning.lineup import Placer
 from apss_jax.planning.tables import cost_tables, weight_bytes_of
 from apss_jax.schema.layout import Layouts
 
@@ -28,7 +28,9 @@ def test_no_cost_is_below_its_bounds(cluster: str) -> None:
     layouts = list(listed.take(chosen))
     tables = cost_tables(inputs, [layout.setting for layout in layouts])
     cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, "exact")
-    choices = cutter.choices(line_up(inputs, layouts, tables).candidates, tables)
+    placer = Placer(inputs)
+    placed = [candidate for layout in layouts for candidate in placer.candidates(layout)]
+    choices = cutter.choices(placed, tables)
     costs = cost_choices(tables.problem, tables.index, choices)
     source = UnitTables(inputs.model, inputs.cluster, inputs.workload, inputs.stack).tables
     bytes_each = weight_bytes_of(inputs.workload)

@@ -8,9 +8,9 @@ from apss_jax.cost.batched import step_costs
 from apss_jax.importers.clusters import load_cluster
 from apss_jax.planning import costing
 from apss_jax.planning.costing import cost_choices
-from apss_jax.planning.cutting import SOLVERS, Cutter
+from apss_jax.planning.cutting import SOLVERS, Candidate, Cutter
 from apss_jax.planning.inputs import Inputs, gather_inputs
-from apss_jax.planning.lineup import Lineup, line_up
+from apss_jax.planning.lineup import Placer
 from apss_jax.planning.search import search_plans
 from apss_jax.planning.shortlist import shortlist
 from apss_jax.planning.tables import CostTables, cost_tables
@@ -28,14 +28,15 @@ def search(**changes: object) -> SearchResult:
     return search_plans(asked.pop("model"), asked.pop("cluster"), **asked)
 
 
-def lined_up(
+def placed(
     model: str, cluster: str, batch: int, **pins: object
-) -> tuple[Inputs, CostTables, Lineup]:
+) -> tuple[Inputs, CostTables, list[Candidate]]:
     """Returns a question with its tables and candidates."""
     inputs = gather_inputs(model, cluster, global_batch=batch, stack="megatron")
     layouts = list(shortlist(inputs, pins, use_policy=True).layouts)
     tables = cost_tables(inputs, [layout.setting for layout in layouts])
-    return inputs, tables, line_up(inputs, layouts, tables)
+    placer = Placer(inputs)
+    return inputs, tables, [one for layout in layouts for one in placer.candidates(layout)]
 
 
 def covered_layers(plan: Plan) -> list[int]:
@@ -157,8 +158,8 @@ def test_a_mixed_cluster_gives_the_fast_devices_more_layers() -> None:
 
 def test_a_batch_costs_what_its_members_cost_alone() -> None:
     """Grouping and padding change no figure."""
-    inputs, tables, lineup = lined_up("gpt2-xl", "2x4xA100-SXM4-80GB", 32)
-    chosen = lineup.candidates[:: max(len(lineup.candidates) // 20, 1)]
+    inputs, tables, candidates = placed("gpt2-xl", "2x4xA100-SXM4-80GB", 32)
+    chosen = candidates[:: max(len(candidates) // 20, 1)]
     choices = Cutter(inputs.cluster, inputs.stack, tables.problem, "exact").choices(chosen, tables)
     batch = cost_choices(tables.problem, tables.index, choices)
     for i, choice in enumerate(choices):
@@ -170,9 +171,9 @@ def test_a_batch_costs_what_its_members_cost_alone() -> None:
 
 def test_padding_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wider stages, chunks, slots and batches give the same costs."""
-    inputs, tables, lineup = lined_up("gpt2", "1x4xA100-SXM4-80GB", 16)
+    inputs, tables, candidates = placed("gpt2", "1x4xA100-SXM4-80GB", 16)
     choices = Cutter(inputs.cluster, inputs.stack, tables.problem, "exact").choices(
-        lineup.candidates[:8], tables
+        candidates[:8], tables
     )
     plain = cost_choices(tables.problem, tables.index, choices)
     monkeypatch.setattr(costing, "STAGE_SIZES", (24,))
