@@ -63,6 +63,8 @@ class Problem(NamedTuple):
     gradient_exposed_fraction: Float[Array, ""]
     context_exposed_fraction: Float[Array, ""]
     transfer_blocking_fraction: Float[Array, ""]
+    transfer_latency_s: Float[Array, ""]
+    collective_latency_s: Float[Array, ""]
     step_s: Float[Array, ""]
     reserved_bytes: Float[Array, ""]
 
@@ -101,6 +103,8 @@ def build_problem(
         gradient_exposed_fraction=_float(stack.gradient_exposed_fraction),
         context_exposed_fraction=_float(stack.context_exposed_fraction),
         transfer_blocking_fraction=_float(stack.transfer_blocking_fraction),
+        transfer_latency_s=_float(stack.transfer_latency_s),
+        collective_latency_s=_float(stack.collective_latency_s),
         step_s=_float(stack.step_s),
         reserved_bytes=_float(stack.reserved_bytes),
     )

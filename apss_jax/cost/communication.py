@@ -32,7 +32,9 @@ def transfer_s(problem: Problem, strategy: Strategy) -> PerChunk:
     """Returns the time of the message that leaves each chunk for the next virtual stage."""
     last_unit = jnp.maximum(strategy.end_unit - 1, 0)  # 0 for an empty chunk
     moved = problem.boundary_bytes[strategy.setting, last_unit]
-    return moved * strategy.transfer_s_per_byte + strategy.transfer_s_per_call
+    sent_s = moved * strategy.transfer_s_per_byte + strategy.transfer_s_per_call
+    is_used = strategy.end_unit > strategy.first_unit
+    return jnp.where(is_used, sent_s + problem.transfer_latency_s, 0.0)
 
 
 def stage_tail(

@@ -57,7 +57,7 @@ def _comm_s(problem: Problem, strategy: Strategy, sums: UnitSums) -> PerPass:
         sums.comm_bytes,
         strategy.comm_s_per_byte[None, :, None],
         sums.comm_calls,
-        strategy.comm_s_per_call[None, :, None],
+        _call_s(problem, strategy)[None, :, None],
     )
     whole = [
         moved * per_byte + calls * per_call
@@ -65,6 +65,12 @@ def _comm_s(problem: Problem, strategy: Strategy, sums: UnitSums) -> PerPass:
     ]
     tensor, context, expert = whole
     return tensor + problem.context_exposed_fraction * context + expert
+
+
+def _call_s(problem: Problem, strategy: Strategy) -> Float[jax.Array, "stages comm_kinds"]:
+    """Returns the time of a call beside its bytes; a group of one device makes none."""
+    of_link_s = strategy.comm_s_per_call
+    return jnp.where(strategy.comm_s_per_byte > 0, of_link_s + problem.collective_latency_s, 0.0)
 
 
 def _parts(values: jax.Array) -> tuple[jax.Array, ...]:

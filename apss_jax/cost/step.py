@@ -22,7 +22,7 @@ Scalar = Float[jax.Array, ""]
 
 
 class Breakdown(NamedTuple):
-    """The step's time on the stage that ends last; the parts add up to the step time."""
+    """The step's time on the busiest stage; the parts add up to the step time."""
 
     compute: Scalar
     tensor_comm: Scalar
@@ -138,5 +138,6 @@ def _breakdown(
         tail.data_comm_s,
         tail.optimizer_s,
     )
-    on_critical = jnp.stack(parts, axis=-1)[run.critical_stage]
-    return Breakdown._make([*jnp.unstack(on_critical), problem.step_s])
+    # The parts add up on every stage; the busiest one tells most, an empty last one only waits.
+    on_busiest = jnp.stack(parts, axis=-1)[jnp.argmax(run.compute_s)]
+    return Breakdown._make([*jnp.unstack(on_busiest), problem.step_s])

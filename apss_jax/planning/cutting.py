@@ -92,7 +92,7 @@ class Cutter:
         chunks = layout.virtual_stages
         repeated = np.tile(np.arange(layout.pipeline_parallel), chunks)
         layer_s = self._layer_s(placement, table)
-        sent_s = _sent_s(placement, table)
+        sent_s = _sent_s(placement, table, self.stack)
         held_bytes = unit_bytes(layout, candidate.num_micro_batches, table, self.problem)
         free_bytes = free_bytes_of(placement.capacity_bytes, table, self.problem, self.stack)
         return PartitionInstance(
@@ -190,10 +190,12 @@ def in_flight(
     return fullest_in_flight(table).T.astype(float)
 
 
-def _sent_s(placement: Placement, table: UnitTable) -> Float[np.ndarray, "boundaries stages"]:
+def _sent_s(
+    placement: Placement, table: UnitTable, stack: Stack
+) -> Float[np.ndarray, "boundaries stages"]:
     """Returns the time of both messages over each stage's outgoing link, cut after each unit."""
     moved = table.boundary_bytes[:-1, None] * placement.transfer_s_per_byte
-    return 2.0 * (moved + placement.transfer_s_per_call)
+    return 2.0 * (moved + placement.transfer_s_per_call + stack.transfer_latency_s)
 
 
 def _unlimited(instance: PartitionInstance) -> PartitionInstance:

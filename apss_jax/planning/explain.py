@@ -59,7 +59,7 @@ def _time_sentence(plan: Plan) -> str:
         for name, value in named
         if value / step_s >= NAMED_SHARE
     ]
-    return f"the step's {step_s:.3g} s on the stage that ends last: {', '.join(said)}"
+    return f"the step's {step_s:.3g} s on the busiest stage: {', '.join(said)}"
 
 
 def _memory_sentence(plan: Plan) -> str:

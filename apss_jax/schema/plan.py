@@ -52,7 +52,7 @@ class Stage(Part):
 
 
 class Breakdown(Part):
-    """Where the step's time goes on the stage that ends last; adds up to the step time."""
+    """Where the step's time goes on the busiest stage; adds up to the step time."""
 
     compute: float
     tensor_comm: float  # tensor, context and expert collectives inside the layers
