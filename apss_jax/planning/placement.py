@@ -36,6 +36,17 @@ class Placement:
     transfer_s_per_call: Float[np.ndarray, " stages"]
 
 
+def degrees_of(layout: Layout) -> tuple[int, int, int, int, int]:
+    """Returns what decides where ranks stand."""
+    return (
+        layout.tensor_parallel,
+        layout.context_parallel,
+        layout.data_parallel,
+        layout.pipeline_parallel,
+        layout.expert_parallel,
+    )
+
+
 def device_orders(topology: Topology) -> Iterator[Int[np.ndarray, " devices"]]:
     """Yields the orders of devices that are worth trying: as given, slow types first, fast first.
 
@@ -112,7 +123,7 @@ def place(topology: Topology, devices: DeviceGrid, expert_parallel: int) -> Plac
     comm = [slowest(g) for g in (by_tensor, by_context, by_expert.reshape(-1, expert_parallel))]
     gradient = [slowest(by_shard), slowest(across)]
     ranks = devices.reshape(stages, -1)
-    onward = topology.transfer_link(ranks, np.roll(ranks, -1, axis=0))
+    onward = _transfer_costs(topology, ranks)
     return Placement(
         devices=devices,
         has_type=_types_present(topology, ranks),
@@ -121,8 +132,8 @@ def place(topology: Topology, devices: DeviceGrid, expert_parallel: int) -> Plac
         comm_s_per_call=np.stack([c[1] for c in comm], axis=-1),
         gradient_s_per_byte=np.stack([g[0] for g in gradient], axis=-1),
         gradient_s_per_call=np.stack([g[1] for g in gradient], axis=-1),
-        transfer_s_per_byte=1 / onward.bytes_per_s,
-        transfer_s_per_call=onward.latency_s,
+        transfer_s_per_byte=onward[0],
+        transfer_s_per_call=onward[1],
     )
 
 
@@ -133,8 +144,52 @@ def _collective_costs(
     size = groups.shape[1]
     if size == 1:
         return np.zeros((2, len(groups)))
-    link = topology.group_links(groups)
-    return np.stack([(size - 1) / size / link.bytes_per_s, link.latency_s])
+    order = np.argsort(groups[:, 0], kind="stable")
+    period = _period(topology, groups[order])
+    link = topology.group_links(groups[order[:period]])
+    costs = np.stack([(size - 1) / size / link.bytes_per_s, link.latency_s])
+    found = np.empty((2, len(groups)))
+    found[:, order] = costs[:, np.arange(len(groups)) % period]
+    return found
+
+
+def _transfer_costs(
+    topology: Topology, ranks: Int[np.ndarray, "stages ranks"]
+) -> Float[np.ndarray, "2 stages"]:
+    """Returns seconds per byte and per call from each stage to the next, the last one's to 0."""
+    stages, period = len(ranks), _period(topology, ranks)
+    receivers = np.roll(ranks, -1, axis=0)
+    distinct = np.append(np.arange(min(period, stages - 1)), stages - 1)
+    link = topology.transfer_link(ranks[distinct], receivers[distinct])
+    costs = np.stack([1 / link.bytes_per_s, link.latency_s])
+    return costs[:, np.append(np.arange(stages - 1) % period, len(distinct) - 1)]
+
+
+def _period(topology: Topology, rows: Int[np.ndarray, "groups ranks"]) -> int:
+    """Returns after how many rows they repeat on other, equal domains; all rows if they do not.
+
+    What thousands of equal nodes do at once is found from the first of them. The repeated rows must
+    fill whole domains alone, so that nobody else uses their networks.
+    """
+    domain = _equal_domains(topology)
+    if domain is None:
+        return len(rows)
+    ahead = rows[:, 0] - rows[0, 0]
+    for period in np.flatnonzero(ahead % domain == 0)[1:2].tolist():
+        shift, first = int(ahead[period]), int(rows[:period].min())
+        is_alone = first % domain == 0 and int(rows[:period].max()) - first < shift
+        if is_alone and np.array_equal(rows[period:], rows[:-period] + shift):
+            return period
+    return len(rows)
+
+
+def _equal_domains(topology: Topology) -> int | None:
+    """Returns the devices of each domain if all are equal."""
+    if len(topology.cluster.nodes) > 1:
+        return None
+    group = topology.cluster.nodes[0]
+    is_whole = group.count % group.nodes_per_domain == 0
+    return group.devices * group.nodes_per_domain if is_whole else None
 
 
 def capacity_bytes_of(topology: Topology, devices: DeviceGrid) -> Float[np.ndarray, " stages"]:
