@@ -119,7 +119,7 @@ def settings_of(
         low = int(column.min(initial=0))
         key = key * (int(column.max(initial=0)) - low + 1) + column - low
     _, first, index = np.unique(key, return_index=True, return_inverse=True)
-    rows = [tuple(int(getattr(layouts, name)[i]) for name in SETTING_COLUMNS) for i in first]
+    columns = [getattr(layouts, name)[first].tolist() for name in SETTING_COLUMNS]
     distinct = [
         Setting(
             tensor_parallel=row[0],
@@ -130,6 +130,6 @@ def settings_of(
             sequence_parallel=bool(row[5]),
             pipelined=bool(row[6]),
         )
-        for row in rows
+        for row in zip(*columns, strict=True)
     ]
     return distinct, index
