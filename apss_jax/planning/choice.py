@@ -26,6 +26,11 @@ class Choice:
     num_micro_batches: int
 
     @property
+    def num_pieces(self) -> int:
+        """Returns how many virtual stages there are."""
+        return len(self.offsets) - 1
+
+    @property
     def table_key(self) -> tuple[str, int, int, int]:
         """Returns what the schedule table depends on."""
         layout = self.layout

@@ -16,6 +16,7 @@ from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
 from apss_jax.partitioning.exact import solve_exact_many
 from apss_jax.partitioning.instance import PartitionInstance
 from apss_jax.planning.choice import Choice, Offsets
+from apss_jax.planning.evening import evened_cuts
 from apss_jax.planning.memory_risk import usable_bytes
 from apss_jax.planning.placement import Placement
 from apss_jax.planning.tables import CostTables
@@ -69,6 +70,15 @@ class Cutter:
             )
             for candidate, table, found in zip(candidates, own, cuts, strict=True)
         ]
+
+    def evened(self, choice: Choice, tables: CostTables) -> Choice:
+        """Returns a choice with cuts as even as its cost allows; other solvers' cuts stay."""
+        if self.solver != "exact" or choice.num_pieces == 1:
+            return choice
+        table = tables.by_setting[choice.layout.setting]
+        candidate = Candidate(choice.layout, choice.placement, choice.num_micro_batches)
+        cuts = evened_cuts(self._instance(candidate, table), choice.offsets[1:-1] - 1)
+        return replace(choice, offsets=offsets_of(cuts, table))
 
     def _cuts(
         self, candidates: Sequence[Candidate], tables: Sequence[UnitTable]

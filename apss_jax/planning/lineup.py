@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from apss_jax.planning.candidates import Candidates
 from apss_jax.planning.cutting import Candidate
 from apss_jax.planning.inputs import Inputs
-from apss_jax.planning.placement import Placement, assign_devices, device_orders, place
+from apss_jax.planning.placement import Placement, assign_devices, degrees_of, device_orders, place
 from apss_jax.planning.tables import CostTables
 from apss_jax.schema.layout import Layout, Layouts
 from apss_jax.schema.tables import COMM_KINDS, Setting
@@ -79,13 +79,7 @@ class Placer:
 
     def candidates(self, layout: Layout) -> list[Candidate]:
         """Returns a layout on every order of devices worth trying."""
-        key = (
-            layout.tensor_parallel,
-            layout.context_parallel,
-            layout.data_parallel,
-            layout.pipeline_parallel,
-            layout.expert_parallel,
-        )
+        key = degrees_of(layout)
         if key not in self._known:
             self._known[key] = list(self._placements(layout))
         count = layout.num_micro_batches(self._inputs.workload.global_batch)

@@ -16,6 +16,7 @@ from apss_jax.planning.documents import PlanWriter
 from apss_jax.planning.explain import explain_ranked
 from apss_jax.planning.inputs import Inputs, gather_inputs
 from apss_jax.planning.lineup import Lineup
+from apss_jax.planning.placement import degrees_of
 from apss_jax.planning.shortfall import excess_bytes, find_shortfall
 from apss_jax.planning.shortlist import require_legal, shortlist
 from apss_jax.planning.tables import CostTables, cost_tables
@@ -53,6 +54,25 @@ class Found:
         """Returns the rows that fit, fastest first; equal times keep the order of costing."""
         rows = np.flatnonzero(self.fits)
         return rows[np.argsort(self.costs.step_time_s[rows], kind="stable")]
+
+    def best(self, count: int) -> Shown:
+        """Returns the fastest row of each set of degrees; others only where those are too few."""
+        ranking = self.ranking.tolist()
+        first: dict[tuple[int, ...], int] = {}
+        for row in ranking:
+            first.setdefault(degrees_of(self.choices[row].layout), row)
+        leading = set(list(first.values())[:count])
+        rest = [row for row in ranking if row not in leading]
+        chosen = sorted([*leading, *rest[: count - len(leading)]], key=ranking.index)
+        return Shown([self.choices[row] for row in chosen], self.costs.rows(np.array(chosen, int)))
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """The choices that become plans, best first."""
+
+    choices: list[Choice]
+    costs: Costs
 
 
 def search_plans(
@@ -109,7 +129,8 @@ def search_inputs(
     clock.lap("candidates")
     effort = Effort(solver, top, MAX_COSTED) if use_policy else Effort(solver, None, None)
     found = cost_lineup(inputs, tables, lineup, effort, clock)
-    plans = _plans(PlanWriter(inputs, tables), found, top, inputs)
+    shown = _evened(inputs, tables, found.best(top), solver)
+    plans = _plans(PlanWriter(inputs, tables), shown, inputs)
     missing = None if plans else find_shortfall(inputs, pins, found.choices, found.costs)
     clock.lap("write")
     return SearchResult(
@@ -156,11 +177,26 @@ def _limit_s(parts: Sequence[Costs], fits: Sequence[np.ndarray], top: int | None
     return float(np.partition(times, top - 1)[top - 1]) if len(times) >= top else float("inf")
 
 
-def _plans(writer: PlanWriter, found: Found, top: int, inputs: Inputs) -> list[Plan]:
-    rows = found.ranking[:top]
+def _evened(inputs: Inputs, tables: CostTables, shown: Shown, solver: str) -> Shown:
+    """Returns the choices with evener cuts where the simulated step is no longer for it."""
+    if not shown.choices:
+        return shown
+    cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, solver)
+    evened = [cutter.evened(choice, tables) for choice in shown.choices]
+    costs = cost_choices(tables.problem, tables.index, evened)
+    is_better = costs.step_time_s <= shown.costs.step_time_s
+    is_better &= excess_bytes(inputs, evened, costs) < 0
+    both = joined([shown.costs, costs])
+    count = len(evened)
+    rows = np.where(is_better, np.arange(count, 2 * count), np.arange(count))
+    rows = rows[np.argsort(both.step_time_s[rows], kind="stable")]
+    return Shown([[*shown.choices, *evened][row] for row in rows], both.rows(rows))
+
+
+def _plans(writer: PlanWriter, shown: Shown, inputs: Inputs) -> list[Plan]:
     bare = [
-        writer.plan(found.choices[row], found.costs, int(row), rank=i + 1)
-        for i, row in enumerate(rows)
+        writer.plan(choice, shown.costs, row, rank=row + 1)
+        for row, choice in enumerate(shown.choices)
     ]
     return [
         plan.model_copy(update={"explanation": explain_ranked(plan, bare, inputs)}) for plan in bare
