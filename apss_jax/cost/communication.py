@@ -43,8 +43,7 @@ def stage_tail(
     """Returns exposed gradient communication and the optimizer update of each stage.
 
     A stack hides a share of its gradient communication, but no more than there is compute to hide
-    it behind: one micro-batch's, forward and backward (`compute_s`), where gradients are reduced
-    once a step; every micro-batch's under ZeRO-3, which gathers weights for each.
+    it behind: `compute_s` is one micro-batch's, forward and backward.
     """
     owned = owned_parameters(problem, strategy, sums)
     links = zip(
@@ -57,11 +56,24 @@ def stage_tail(
         for held, link in zip(owned, links, strict=True)
     )
     whole_s = dense_s + expert_s
-    rounds = jnp.where(strategy.zero_stage == 3, strategy.num_micro_batches, 1.0)
     hidden_s = jnp.minimum(
-        (1.0 - problem.gradient_exposed_fraction) * whole_s, HIDING_FRACTION * rounds * compute_s
+        (1.0 - problem.gradient_exposed_fraction) * whole_s,
+        HIDING_FRACTION * _rounds(strategy) * compute_s,
     )
     return StageTail(whole_s - hidden_s, _optimizer_s(problem, strategy, owned))
+
+
+def _rounds(strategy: Strategy) -> Float[jax.Array, ""]:
+    """Returns how many micro-batches' compute is left when the first gradients are final.
+
+    The last micro-batch's own; and of interleaved chunks, as many micro-batches of every other
+    chunk as there are stages. Under ZeRO-3, which gathers weights for each, all of them.
+    """
+    is_used = strategy.end_unit > strategy.first_unit
+    chunks, stages = (jnp.sum(jnp.any(is_used, axis=axis)) for axis in (1, 0))
+    left = 1.0 + stages * (chunks - 1.0) / jnp.maximum(chunks, 1)
+    left = jnp.minimum(left, strategy.num_micro_batches)
+    return jnp.where(strategy.zero_stage == 3, strategy.num_micro_batches, left)
 
 
 def _reduction_s(

@@ -55,6 +55,14 @@ def with_collectives(
     )
 
 
+def beside_collectives(costs: UnitCosts, links: TensorLinks, grid: Grid) -> UnitCosts:
+    """Returns costs of a layer whose host launches while the tensor collectives run."""
+    times_s = links.seconds(costs.comm_bytes, costs.comm_calls, grid)
+    backward_s = times_s[:, 1] / (1.0 + grid.recomputes_all)  # without what recomputation repeats
+    work = replace(costs.work, comm_forward_s=times_s[:, 0], comm_backward_s=backward_s)
+    return replace(costs, work=work)
+
+
 @dataclass(frozen=True)
 class MeasuredUnit:
     """One kind of unit with its anchors by device type; remembers what it has looked up."""
@@ -65,11 +73,16 @@ class MeasuredUnit:
     is_same_stack: bool  # as the one that ran; else only the device's speed carries over
     _known: dict[tuple[int, int, int], Found] = field(default_factory=dict)
 
+    @property
+    def exists(self) -> bool:
+        """Returns whether anything was measured."""
+        return any(self.anchors)
+
     def applied(
         self, costs: UnitCosts, settings: Sequence[Setting], grid: Grid, links: TensorLinks
     ) -> UnitCosts:
         """Returns the costs with measured times where there are any."""
-        if not any(self.anchors):
+        if not self.exists:
             return costs
         columns = _Columns.like(costs.work)
         flags = np.zeros((len(settings), len(PASSES), len(self.anchors)), dtype=bool)

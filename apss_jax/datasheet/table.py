@@ -8,7 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from apss_jax.datasheet.corrections import MeasuredUnit, measurements_of, with_collectives
+from apss_jax.datasheet.corrections import (
+    MeasuredUnit,
+    beside_collectives,
+    measurements_of,
+    with_collectives,
+)
 from apss_jax.datasheet.grid import Grid, grid_of, measured_grid
 from apss_jax.datasheet.kinds import Kinds
 from apss_jax.datasheet.layer_table import row_tables
@@ -57,6 +62,8 @@ class UnitTables:
 
     def _costs(self, kind: int, settings: Sequence[Setting], grid: Grid) -> UnitCosts:
         computed = self._kinds.costs(kind, grid, self._rates)
+        if computed.is_layer and not self._measured[kind].exists:
+            return beside_collectives(computed, self._links, grid)
         return self._measured[kind].applied(computed, settings, grid, self._links)
 
     def _placed(

@@ -21,7 +21,8 @@ Values = Float[np.ndarray, "..."]
 class Work:
     """What the device computes in one pass each, and how long the host takes to launch it.
 
-    `scores_s` is the part of the forward pass that selective recomputation repeats.
+    `scores_s` is the part of the forward pass that selective recomputation repeats. `comm_*_s` are
+    collectives between the kernels: counted elsewhere, but the host launches ahead of them too.
     """
 
     forward_s: TypeTimes
@@ -29,6 +30,8 @@ class Work:
     scores_s: TypeTimes
     host_forward_s: TypeTimes
     host_backward_s: TypeTimes
+    comm_forward_s: TypeTimes | float = 0.0
+    comm_backward_s: TypeTimes | float = 0.0
 
     def plus(self, times: Times, repeat: int) -> Work:
         """Returns this work and that of layers beside it, `repeat` times over.
@@ -51,13 +54,18 @@ class Times:
 
 def times_of(work: Work, grid: Grid, *, repeats_forward: bool) -> Times:
     """Returns the times of a unit; the ends of a model are never recomputed."""
-    forward_s = smooth_maximum(work.forward_s, work.host_forward_s)
+    forward_s = _beside_host(work.forward_s, work.comm_forward_s, work.host_forward_s)
     repeated_s = grid.recomputes_all * forward_s + grid.recomputes_scores * work.scores_s
     return Times(
         forward_s=forward_s,
-        backward_s=smooth_maximum(work.backward_s, work.host_backward_s),
+        backward_s=_beside_host(work.backward_s, work.comm_backward_s, work.host_backward_s),
         recompute_s=repeated_s if repeats_forward else np.zeros_like(forward_s),
     )
+
+
+def _beside_host(device_s: TypeTimes, comm_s: TypeTimes | float, host_s: TypeTimes) -> TypeTimes:
+    """Returns what a pass takes beside its collectives; never less than the device's own time."""
+    return smooth_maximum(device_s + comm_s, host_s) - comm_s
 
 
 def smooth_maximum(one: Values, other: Values) -> Values:

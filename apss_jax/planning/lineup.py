@@ -123,6 +123,7 @@ class Pace:
             compute = np.where(place_.has_type, on_type, 0.0).max(axis=1)
             moved, calls = table.comm_bytes.sum(axis=(0, 2)), table.comm_calls.sum(axis=(0, 2))
             comm = (place_.comm_s_per_byte * self._exposed) @ moved
-            comm += (place_.comm_s_per_call * self._exposed) @ calls
+            per_call = place_.comm_s_per_call + float(self._tables.problem.collective_latency_s)
+            comm += (per_call * self._exposed) @ calls
             self._known[key] = compute + comm
         return self._known[key]

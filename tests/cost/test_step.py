@@ -7,6 +7,8 @@ import pytest
 from step_problems import problem, schedule, strategy, table
 
 from apss_jax.cost.batched import closed_forms_s, step_costs
+from apss_jax.cost.communication import stage_tail
+from apss_jax.cost.compute import chunk_sums
 from apss_jax.cost.step import StepCost, closed_form_s, step_cost
 
 FAST = np.array([[True, False], [True, False]])
@@ -63,6 +65,49 @@ def test_communication_counts_bytes_calls_and_passes() -> None:
     np.testing.assert_allclose(found.forward_s, [3 + 4 * 0.25 + 0.5, 3])
     np.testing.assert_allclose(found.backward_s, [6 + 2 * (4 * 0.25 + 0.5), 6])
     assert found.breakdown.tensor_comm == pytest.approx(2 * 3 * 1.5)
+
+
+def test_a_stack_adds_to_every_transfer() -> None:
+    """2 s more at each of the two messages that the first micro-batch waits for: 27 + 4."""
+    slow = problem(transfer_latency_s=2.0)
+    assert step_cost(slow, strategy(), schedule()).step_time_s == pytest.approx(27.0 + 2 * 2)
+
+
+def test_a_stack_adds_to_every_collective() -> None:
+    """One call forward and two backward in layer 0, 0.5 s each, where a group has members."""
+    calls = np.zeros((2, 3, 3))
+    calls[:, 0, 0] = (1, 2)
+    slow = problem(table(comm_calls=calls), collective_latency_s=0.5)
+    found = step_cost(slow, strategy(comm_s_per_byte=np.ones((2, 3), np.float32)), schedule())
+    np.testing.assert_allclose(found.forward_s, [3 + 0.5, 3])
+    np.testing.assert_allclose(found.backward_s, [6 + 2 * 0.5, 6])
+    alone = step_cost(slow, strategy(), schedule())
+    np.testing.assert_allclose(alone.forward_s, [3, 3])
+
+
+@pytest.mark.parametrize(
+    ("ends", "count", "rounds"),
+    [
+        ([[2, 3]], 8, 1),  # the last micro-batch alone
+        ([[1, 2], [2, 3]], 8, 1 + 2 / 2),  # and two of the other chunk, half a stage each
+        ([[1, 2], [2, 3]], 1, 1),  # no more than there are
+    ],
+)
+def test_reduction_hides_behind_what_is_left_to_compute(
+    ends: list[list[int]], count: int, rounds: float
+) -> None:
+    """0.8 of 5 s per micro-batch; all the rest of a long reduction shows."""
+    end_unit = np.array(ends, np.int32)
+    first_unit = np.concatenate([[0], end_unit.ravel()[:-1]]).reshape(end_unit.shape)
+    one = strategy(
+        count,
+        gradient_s_per_byte=np.ones((2, 2), np.float32),
+        first_unit=first_unit.astype(np.int32),
+        end_unit=end_unit,
+    )
+    given = problem(), one, chunk_sums(problem(), one)
+    whole, left = (stage_tail(*given, jnp.full(2, each)).data_comm_s for each in (0.0, 5.0))
+    np.testing.assert_allclose(whole - left, 0.8 * rounds * 5, rtol=1e-5)
 
 
 def test_gradients_are_sent_once_a_step() -> None:

@@ -9,7 +9,9 @@ from builders import tiny_stack
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apss_jax.datasheet.grid import grid_of
 from apss_jax.datasheet.table import UnitTables, unit_table
+from apss_jax.datasheet.tensor_links import TensorLinks
 from apss_jax.importers.clusters import load_cluster, load_stack
 from apss_jax.importers.load import list_models, load_model
 from apss_jax.schema.model import Model
@@ -121,11 +123,17 @@ def test_more_tensor_ranks_never_compute_or_hold_more(
 def test_a_larger_micro_batch_never_costs_less_nor_more_per_sample(
     name: str, setting: Setting, host_s: float
 ) -> None:
-    """Its time grows, and at most in proportion."""
+    """Its time grows, collectives included, and at most in proportion."""
     larger = Setting(**{**setting.__dict__, "micro_batch": 2 * setting.micro_batch})
     stack = tiny_stack(cpu_forward_s=host_s, kernel_s=1e-5)
     workload = Workload(global_batch=64, seq_len=512)
     found = UnitTables(load_model(name), CLUSTER, workload, stack).tables([setting, larger])
-    assert (found[1].compute_s >= found[0].compute_s).all()
-    assert (found[1].compute_s <= 2 * found[0].compute_s).all()
+    grid = grid_of([setting, larger], workload.seq_len, workload.precision)
+    moved, calls = (np.stack([getattr(t, n) for t in found]) for n in ("comm_bytes", "comm_calls"))
+    links = TensorLinks(CLUSTER, stack)
+    for unit in range(found[0].num_units):
+        comm_s = links.seconds(moved[..., unit], calls[..., unit], grid)
+        one_s, two_s = np.stack([t.compute_s[..., unit] for t in found]) + comm_s
+        assert (two_s >= one_s * (1 - 1e-12)).all()
+        assert (two_s <= 2 * one_s * (1 + 1e-12)).all()
     np.testing.assert_allclose(found[1].saved_bytes, 2 * found[0].saved_bytes)
