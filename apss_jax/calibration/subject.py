@@ -143,6 +143,8 @@ def _named_stack(name: str) -> Stack:
 def _with_kernels(stack: Stack, fused_norm: int | None, flash_attention: int | None) -> Stack:
     kernels = {"fused_norm": fused_norm, "flash_attention": flash_attention}
     stated = {name: bool(value) for name, value in kernels.items() if value is not None}
+    if flash_attention:
+        stated["flash_attention_version"] = flash_attention
     return stack.model_copy(update=stated) if stated else stack
 
 

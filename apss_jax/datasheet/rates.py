@@ -70,8 +70,12 @@ def _memory_bytes_per_s(device: DeviceType) -> float:
 
 def _flash_fraction(device: DeviceType, stack: Stack, precision: Precision) -> float | None:
     # Flash attention kernels take 16-bit operands alone.
-    usable = stack.flash_attention and precision != "fp32"
-    return device.rates.flash_attention_fraction if usable else None
+    if not stack.flash_attention or precision == "fp32":
+        return None
+    first = device.rates.first_flash_attention_fraction
+    if stack.flash_attention_version == 1 and first is not None:
+        return first
+    return device.rates.flash_attention_fraction
 
 
 def _fp8(devices: Sequence[DeviceType], types: Sequence[str], stack: Stack) -> TypeValues:

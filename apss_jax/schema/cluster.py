@@ -24,6 +24,8 @@ class DeviceRates(Part):
     gemm_half_size: NonNegativeFloat  # a dimension this long costs twice its ideal time
     fp8_gemm_fraction: Fraction | None = None  # of the FP8 peak
     flash_attention_fraction: Fraction | None = None  # of peak; None: no such kernel
+    # The same with the kernels of FlashAttention 1 (arXiv 2307.08691, section 4); None: no slower.
+    first_flash_attention_fraction: Fraction | None = None
     attention_fraction: Fraction  # of peak, for the two batched products without flash attention
     memory_fraction: Fraction  # of the memory bandwidth, in memory-bound kernels
     elementwise_passes: PositiveFloat = 1.0  # memory traffic beside the minimum that is counted

@@ -25,6 +25,7 @@ class Stack(Document):
     # Beside it, per tensor rank, where a pipeline is tensor parallel too: both passes of a layer.
     tensor_pipeline_cpu_s: NonNegativeFloat = 0.0
     flash_attention: bool = True
+    flash_attention_version: Annotated[int, Field(ge=1, le=9)] = 2
     fused_norm: bool = True
     collective_latency_s: NonNegativeFloat = 0.0  # beside the link's own, per collective
     transfer_latency_s: NonNegativeFloat = 0.0  # beside the link's own, per stage transfer

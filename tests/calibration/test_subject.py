@@ -127,6 +127,8 @@ def test_a_framework_decides_the_stack_and_the_run_its_kernels() -> None:
     assert _subject(framework="my own").stack.name == "generic"
     stated = _subject(flash_attention="0", fused_norm="0").stack
     assert (stated.name, stated.flash_attention, stated.fused_norm) == ("nemo", False, False)
+    assert _subject(flash_attention="1").stack.flash_attention_version == 1
+    assert _subject().stack.flash_attention_version == 2
 
 
 def test_every_framework_has_a_shipped_stack() -> None:

@@ -123,6 +123,16 @@ def test_the_host_launches_while_tensor_collectives_run() -> None:
     assert passes_s(found) == pytest.approx((forward_s, backward_s + forward_s), rel=1e-6)
 
 
+@pytest.mark.parametrize(("version", "slower"), [(1, 4), (2, 1)])
+def test_the_first_flash_attention_has_a_rate_of_its_own(version: int, slower: int) -> None:
+    """At a quarter of the rate, scores take four times as long, forward and backward."""
+    stack = tiny_stack(flash_attention_version=version)
+    found = table(stack=stack, cluster=cluster_with(first_flash_attention_fraction=0.25))
+    forward_s = FORWARD_S + (slower - 1) * SCORES_S
+    backward_s = passes_s(table())[1] + (slower - 1) * 2.5 * SCORES_S
+    assert passes_s(found) == pytest.approx((forward_s, backward_s))
+
+
 def test_half_a_layer_has_half_the_launches() -> None:
     """A layer of one branch launches half of what a layer of two does."""
     layer = tiny_layer(feed_forward=None, num_norms=1)
