@@ -99,7 +99,7 @@ def build_problem(
         weight_bytes=_float(weight_bytes),
         gradient_bytes=_float(stack.gradient_bytes),
         reduced_gradient_bytes=_float(stack.reduced_gradient_bytes),
-        optimizer_bytes=_float(stack.optimizer_bytes),
+        optimizer_bytes=_float(stack.optimizer_bytes_of(weight_bytes)),
         gradient_exposed_fraction=_float(stack.gradient_exposed_fraction),
         context_exposed_fraction=_float(stack.context_exposed_fraction),
         transfer_blocking_fraction=_float(stack.transfer_blocking_fraction),

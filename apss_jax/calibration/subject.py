@@ -29,7 +29,8 @@ PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
     ("fp8|float8|fp4|float4", "fp8"),
     ("bf16|bfloat16", "bf16"),
     ("fp16|float16|half", "fp16"),
-    ("fp32|tf32|float32|single", "fp32"),
+    ("tf32", "tf32"),
+    ("fp32|float32|single", "fp32"),
 )
 NARROW: Final = "fp4|float4"
 
@@ -119,6 +120,11 @@ def _precision(run: Run, cluster: ClusterProfile, gaps: Gaps) -> Precision:
     if named is None:
         has_bf16 = all("bf16" in kind.peak_flops_per_s for kind in kinds)
         named = "bf16" if has_bf16 else "fp16"
+    if named == "fp32" and all("tf32" in kind.peak_flops_per_s for kind in kinds):
+        # NVIDIA's PyTorch images multiply FP32 values as TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE),
+        # and published runs "in FP32" exceed the plain rate.
+        gaps.assume("precision")
+        named = "tf32"
     if not all(named in kind.peak_flops_per_s for kind in kinds):
         raise UnusableRunError(f"no {named} rate known for the GPU")
     return named
@@ -142,7 +148,9 @@ def _named_stack(name: str) -> Stack:
 @lru_cache(maxsize=512)  # one object for equal stacks, so that runs can be grouped by it
 def _with_kernels(stack: Stack, fused_norm: int | None, flash_attention: int | None) -> Stack:
     kernels = {"fused_norm": fused_norm, "flash_attention": flash_attention}
-    stated = {name: bool(value) for name, value in kernels.items() if value is not None}
+    stated: dict[str, int] = {
+        name: bool(value) for name, value in kernels.items() if value is not None
+    }
     if flash_attention:
         stated["flash_attention_version"] = flash_attention
     return stack.model_copy(update=stated) if stated else stack

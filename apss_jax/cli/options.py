@@ -42,7 +42,7 @@ PrecisionName = Annotated[
     typer.Option(
         "--precision",
         metavar="P",
-        help="fp32, fp16, bf16 or fp8.  [default: bf16 where every device has it]",
+        help="fp32, tf32, fp16, bf16 or fp8.  [default: bf16 where every device has it]",
     ),
 ]
 StackName = Annotated[

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from apss_jax.schema.cluster import LayerMeasurement, Precision
+from apss_jax.schema.cluster import FULL, LayerMeasurement, Precision
 from apss_jax.schema.tables import Setting
 
 SettingColumn = Float[np.ndarray, "settings 1"]
@@ -20,7 +20,7 @@ SettingFlags = Bool[np.ndarray, "settings 1"]
 
 def value_bytes(precision: Precision) -> int:
     """Returns the bytes of one activation; FP8 products read and write 16-bit activations."""
-    return 4 if precision == "fp32" else 2
+    return 4 if precision in FULL else 2
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from apss_jax.schema.cluster import ClusterProfile, DeviceType, Precision
+from apss_jax.schema.cluster import FULL, ClusterProfile, DeviceType, Precision
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.stack import Stack
 
@@ -70,7 +70,7 @@ def _memory_bytes_per_s(device: DeviceType) -> float:
 
 def _flash_fraction(device: DeviceType, stack: Stack, precision: Precision) -> float | None:
     # Flash attention kernels take 16-bit operands alone.
-    if not stack.flash_attention or precision == "fp32":
+    if not stack.flash_attention or precision in FULL:
         return None
     first = device.rates.first_flash_attention_fraction
     if stack.flash_attention_version == 1 and first is not None:

@@ -71,7 +71,7 @@ class MemoryBounds:
         shards = layouts.data_parallel * layouts.context_parallel
         zero = layouts.zero_stage
         parts = ((3, self.weight_bytes), (2, self.stack.gradient_bytes),
-                 (1, self.stack.optimizer_bytes))  # fmt: skip
+                 (1, self.stack.optimizer_bytes_of(self.weight_bytes)))  # fmt: skip
 
         def each(over: Num[np.ndarray, " batch"]) -> PerLayout:
             spread = [size / np.where(zero >= first, over, 1) for first, size in parts]

@@ -10,6 +10,7 @@ import numpy as np
 from apss_jax.datasheet.table import UnitTables
 from apss_jax.planning.inputs import Inputs
 from apss_jax.problem import Problem, build_problem
+from apss_jax.schema.cluster import FULL
 from apss_jax.schema.stack import Stack
 from apss_jax.schema.tables import Setting, UnitTable
 from apss_jax.schema.workload import Workload
@@ -54,7 +55,7 @@ def _costed(setting: Setting, stack: Stack) -> Setting:
 
 def weight_bytes_of(workload: Workload) -> float:
     """Returns the bytes of a parameter as the forward pass reads it; FP8 keeps 16-bit weights."""
-    return FULL_PRECISION_BYTES if workload.precision == "fp32" else HALF_PRECISION_BYTES
+    return FULL_PRECISION_BYTES if workload.precision in FULL else HALF_PRECISION_BYTES
 
 
 def total_flops(table: UnitTable, num_micro_batches: int, data_parallel: int) -> float:

@@ -11,7 +11,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from apss_jax.schema.document import Document, Part
 from apss_jax.schema.layers import Layer
 
-Precision = Literal["fp32", "fp16", "bf16", "fp8"]
+# In "tf32" values are FP32 and products round them to 19 bits on the tensor cores.
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+FULL: Final = ("fp32", "tf32")  # precisions whose values take 4 bytes
 Provenance = Literal["measured", "analytic", "mocked", "imported"]
 MAX_DEVICES: Final = 1_000_000  # beyond it a count is a typing error, not a cluster
 Fraction = Annotated[float, Field(gt=0, le=1)]

@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from apss_jax.schema.document import Document
 
+MASTER_BYTES = 4  # of an FP32 copy of a parameter
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -42,6 +43,11 @@ class Stack(Document):
     step_time_error_fraction: PositiveFloat = 0.25  # half width of the 80 % interval, analytic
     measured_error_fraction: PositiveFloat = 0.15  # the same where all layers are measured
     memory_error_fraction: PositiveFloat = 0.08  # standard deviation of the memory prediction
+
+    def optimizer_bytes_of(self, weight_bytes: float) -> float:
+        """Returns optimizer bytes per parameter: FP32 weights need no FP32 copy beside them."""
+        copy = MASTER_BYTES if weight_bytes >= MASTER_BYTES else 0
+        return max(self.optimizer_bytes - copy, 0)
 
     @property
     def tells_pipelines(self) -> bool:

@@ -121,6 +121,14 @@ def test_a_run_that_cannot_be_used_says_why(changes: dict[str, str | None], reas
     assert _reason(**changes) == reason
 
 
+@pytest.mark.parametrize(("gpu", "expected"), [("A100", "tf32"), ("V100", "fp32")])
+def test_full_precision_is_tf32_where_the_device_has_it(gpu: str, expected: str) -> None:
+    """That is an assumption, and told; older devices have plain FP32 alone."""
+    found = _subject(gpu_model=gpu, precision="fp32")
+    assert found.precision == expected
+    assert ("precision" in found.assumed) == (expected == "tf32")
+
+
 def test_a_framework_decides_the_stack_and_the_run_its_kernels() -> None:
     """The first pattern that matches wins; an unknown name is generic."""
     assert _subject(framework="Megatron-DeepSpeed (bigscience)").stack.name == "bigscience"

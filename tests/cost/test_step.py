@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from step_problems import problem, schedule, strategy, table
+from builders import tiny_stack
+from step_problems import problem, schedule, strategy, table, two_speed_cluster
 
 from apss_jax.cost.batched import closed_forms_s, step_costs
 from apss_jax.cost.communication import stage_tail
 from apss_jax.cost.compute import chunk_sums
 from apss_jax.cost.step import StepCost, closed_form_s, step_cost
+from apss_jax.problem import build_problem
 
 FAST = np.array([[True, False], [True, False]])
 SLOW_SECOND = np.array([[True, False], [False, True]])
@@ -131,6 +133,13 @@ def test_memory_follows_zero_and_the_micro_batches_in_flight() -> None:
     assert parts[1] == [30 * 2, 30 * 4, 30 * 12 / 4, held, 7]
     assert parts[2] == [30 * 2, 30 * 4 / 4, 30 * 12 / 4, held, 7]
     assert parts[3] == [30 * 2 / 4, 30 * 4 / 4, 30 * 12 / 4, held, 7]
+
+
+def test_full_precision_has_no_master_copy() -> None:
+    """12 bytes of optimizer are 8 where the weights themselves have 4."""
+    tables, cluster, stack = [table()], two_speed_cluster(), tiny_stack()
+    half, full = (build_problem(tables, cluster, stack, size) for size in (2.0, 4.0))
+    assert (float(half.optimizer_bytes), float(full.optimizer_bytes)) == (12, 8)
 
 
 def test_a_tied_table_is_held_twice_where_the_ends_stand_apart() -> None:
