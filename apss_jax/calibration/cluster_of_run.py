@@ -97,11 +97,20 @@ def _network(device: Device, per_node: int, interconnect: str) -> tuple[str, Lin
 def _group(device: Device, count: int, size: int, network: str) -> NodeGroup:
     small = device.small_node_link if size <= SMALL_NODE_DEVICES else None
     in_domain = device.devices_per_node * device.nodes_per_domain
+    spanned = max(1, in_domain // size) if device.nodes_per_domain > 1 else 1
     return NodeGroup(
         count=count,
         devices=size,
         device_type=device.name,
         intra_link=small or device.intra_link,
         network=network,
-        nodes_per_domain=max(1, in_domain // size) if device.nodes_per_domain > 1 else 1,
+        nodes_per_domain=_equal_part(count, spanned),
     )
+
+
+def _equal_part(nodes: int, most: int) -> int:
+    """Returns how many nodes of each domain a run takes: equally many, as schedulers place them.
+
+    Of 18 nodes in a rack a run on 64 nodes takes 16, or a stage of it would lie across two racks.
+    """
+    return next(part for part in range(most, 0, -1) if nodes <= most or nodes % part == 0)

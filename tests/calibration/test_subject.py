@@ -207,3 +207,16 @@ def test_a_blank_batch_keeps_the_pipeline_filled(pp: str, tp: str, batch: int) -
     subject = _subject(global_batch=None, pp=pp, tp=tp)
     assert subject.global_batch == batch
     assert "global_batch" in subject.assumed
+
+
+@pytest.mark.parametrize(
+    ("gpu", "devices", "expected"),
+    [("GB200", 256, 16), ("GB200", 72, 18), ("GB200", 64, 18), ("H100", 256, 1)],
+)
+def test_a_run_on_several_racks_takes_equally_many_nodes_of_each(
+    gpu: str, devices: int, expected: int
+) -> None:
+    """64 nodes of 4 GB200 are four times 16 of the 18 in a rack; a run in one rack has it whole."""
+    degrees = {"num_gpus": str(devices), "dp": str(devices), "tp": "1", "pp": "1"}
+    found = _subject(gpu_model=gpu, gpus_per_node="4", **degrees)
+    assert found.cluster.nodes[0].nodes_per_domain == expected
