@@ -21,7 +21,7 @@ Quantity = Literal["step_time", "memory"]
 
 # Misfits are in units of what such a model misses by even with the best constants.
 ERROR_SCALE: Final[dict[Quantity, float]] = {"step_time": 0.06, "memory": 0.1}
-MAX_ROWS_PER_SOURCE: Final = 300  # more rows of one cluster and model say little more
+MAX_ROWS_PER_SOURCE: Final = 200  # more rows of one cluster and model say little more
 LEAST_CHANCE: Final = 1e-12
 
 

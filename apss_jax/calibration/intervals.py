@@ -12,6 +12,7 @@ PerRun = Float[np.ndarray, " batch"]
 COVERAGE: Final = 0.8  # of the interval that a stack's error fraction spans
 FEW_ROWS: Final = 20  # below which a stack's own errors are too few for a quantile
 SIGMAS: Final = np.geomspace(0.02, 0.5, 60)  # tried for labels alone
+MISLABELLED: Final = 0.03  # share of outcomes that have another cause
 LEAST_CHANCE: Final = 1e-9
 NORMAL: Final = NormalDist()
 
@@ -49,7 +50,7 @@ def label_error(excess_fraction: PerRun, ran_out: PerRun) -> float:
     """
     signs = np.where(ran_out == 1, 1.0, -1.0)
     chances = np.array([_normal_cdf(signs * excess_fraction / sigma) for sigma in SIGMAS])
-    likelihood = np.log(np.clip(chances, LEAST_CHANCE, 1.0)).sum(axis=1)
+    likelihood = np.log(MISLABELLED + (1.0 - 2.0 * MISLABELLED) * chances).sum(axis=1)
     return float(SIGMAS[int(np.argmax(likelihood))])
 
 

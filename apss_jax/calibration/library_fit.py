@@ -161,7 +161,8 @@ def _memory_error(found: Fit, rows: Indices) -> float:
     comparison = found.comparison
     measured = rows[np.isfinite(comparison.memory_bytes[rows])]
     labelled = rows[comparison.ran_out[rows] >= 0]
-    if len(measured) < FEW_ROWS <= len(labelled):
+    fewer = min((comparison.ran_out[labelled] == outcome).sum() for outcome in (0, 1))
+    if len(measured) < FEW_ROWS <= fewer:
         return _outcome_error(found, labelled)
     if len(measured) < FEW_ROWS:
         measured = np.flatnonzero(np.isfinite(comparison.memory_bytes))

@@ -43,4 +43,4 @@ def test_outcomes_tell_the_error() -> None:
     """Runs that ran out where the truth, 7 % off, says so."""
     excess = np.linspace(-0.3, 0.3, len(SAMPLE))
     ran_out = (excess + 0.07 * SAMPLE > 0).astype(float)
-    assert label_error(excess, ran_out) == pytest.approx(0.07, rel=0.1)
+    assert label_error(excess, ran_out) == pytest.approx(0.07, rel=0.2)

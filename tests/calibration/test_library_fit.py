@@ -161,6 +161,7 @@ TINY = {"model_name": None, "hidden": "512", "num_heads": "8", "seq_len": "512",
 SAMPLES = [
     *RUNS[:6],
     run_of(gpu_model="A100-SXM4-80GB", flash_attention="2"),
+    run_of(interconnect="NVLink; EFA"),
     run_of(gpu_model="B200-SXM-180GB", flash_attention="2"),
     run_of(precision="fp8", gpu_model="B200-SXM-180GB"),
     run_of(precision="fp8", cp="2", pp="1", flash_attention="0"),
