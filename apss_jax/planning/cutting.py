@@ -45,6 +45,15 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
+class Cut:
+    """A candidate with its cuts, and what they tell before any schedule is followed."""
+
+    choice: Choice
+    least_s: float  # no schedule takes less
+    excess_bytes: float  # of the fullest stage above what counts as fitting; negative if all fit
+
+
+@dataclass(frozen=True, eq=False)
 class Cutter:
     """Cuts candidates of one search by one solver."""
 
@@ -53,23 +62,38 @@ class Cutter:
     problem: Problem
     solver: str
 
-    def choices(self, candidates: Sequence[Candidate], tables: CostTables) -> list[Choice]:
-        """Returns the candidates with their cuts.
+    def cuts(self, candidates: Sequence[Candidate], tables: CostTables) -> list[Cut]:
+        """Returns the candidates with their cuts, in their order.
 
-        Where no partition keeps to the memory, the best one without that limit is returned, so
-        that the shortfall can be told.
+        Where no partition keeps to the memory, it is the best one without that limit, so that the
+        shortfall can be told.
         """
         own = [tables.by_setting[candidate.layout.setting] for candidate in candidates]
-        cuts = self._cuts(candidates, own)
-        return [
-            Choice(
-                candidate.layout,
-                candidate.placement,
-                offsets_of(found, table),
-                candidate.num_micro_batches,
-            )
-            for candidate, table, found in zip(candidates, own, cuts, strict=True)
+        instances = [
+            self._instance(candidate, table)
+            for candidate, table in zip(candidates, own, strict=True)
         ]
+        rows = zip(candidates, own, instances, self._solved(instances, own), strict=True)
+        return [self._cut(*row) for row in rows]
+
+    def choices(self, candidates: Sequence[Candidate], tables: CostTables) -> list[Choice]:
+        """Returns the candidates with their cuts, whether or not they fit."""
+        return [cut.choice for cut in self.cuts(candidates, tables)]
+
+    def _cut(
+        self,
+        candidate: Candidate,
+        table: UnitTable,
+        instance: PartitionInstance,
+        found: Int[np.ndarray, " cuts"],
+    ) -> Cut:
+        layout, count = candidate.layout, candidate.num_micro_batches
+        choice = Choice(layout, candidate.placement, offsets_of(found, table), count)
+        needed = stage_bytes(choice, table, self.problem)
+        usable = usable_bytes(candidate.placement.capacity_bytes, self.stack)
+        on_types_s = self._on_types_s(candidate.placement, table)
+        least_s = least_schedule_s(instance, choice, on_types_s) + self.stack.step_s
+        return Cut(choice, least_s, float((needed - usable).max()))
 
     def evened(self, choice: Choice, tables: CostTables) -> Choice:
         """Returns a choice with cuts as even as its cost allows; other solvers' cuts stay."""
@@ -80,15 +104,14 @@ class Cutter:
         cuts = evened_cuts(self._instance(candidate, table), choice.offsets[1:-1] - 1)
         return replace(choice, offsets=offsets_of(cuts, table))
 
-    def _cuts(
-        self, candidates: Sequence[Candidate], tables: Sequence[UnitTable]
+    def _solved(
+        self, instances: Sequence[PartitionInstance], tables: Sequence[UnitTable]
     ) -> list[Int[np.ndarray, " cuts"]]:
-        pairs = list(zip(candidates, tables, strict=True))
+        pairs = [(table, one.num_stages) for table, one in zip(tables, instances, strict=True)]
         if self.solver == "uniform":
-            return [_whole_layers(table, candidate.num_pieces) for candidate, table in pairs]
+            return [_whole_layers(table, pieces) for table, pieces in pairs]
         if self.solver == "balanced":
-            return [_by_parameters(table, candidate.num_pieces) for candidate, table in pairs]
-        instances = [self._instance(candidate, table) for candidate, table in pairs]
+            return [_by_parameters(table, pieces) for table, pieces in pairs]
         found = solve_exact_many(instances)
         missing = [i for i, partition in enumerate(found) if partition is None]
         free = solve_exact_many([_unlimited(instances[i]) for i in missing])
@@ -101,7 +124,7 @@ class Cutter:
         layout, placement = candidate.layout, candidate.placement
         chunks = layout.virtual_stages
         repeated = np.tile(np.arange(layout.pipeline_parallel), chunks)
-        layer_s = self._layer_s(placement, table)
+        layer_s = self._on_types_s(placement, table).max(axis=0)
         sent_s = _sent_s(placement, table, self.stack)
         held_bytes = unit_bytes(layout, candidate.num_micro_batches, table, self.problem)
         free_bytes = free_bytes_of(placement.capacity_bytes, table, self.problem, self.stack)
@@ -114,9 +137,12 @@ class Cutter:
             num_micro_batches=candidate.num_micro_batches * chunks,
         )
 
-    def _layer_s(self, placement: Placement, table: UnitTable) -> PerStageUnit:
+    def _on_types_s(
+        self, placement: Placement, table: UnitTable
+    ) -> Float[np.ndarray, "device_types stages units"]:
+        """Returns a micro-batch's time of each unit on each stage, by the types it may be on."""
         on_type = table.compute_s.sum(axis=0)
-        compute = np.where(placement.has_type[:, :, None], on_type, 0.0).max(axis=1)
+        compute = np.where(placement.has_type[:, :, None], on_type, 0.0).swapaxes(0, 1)
         exposed = np.ones(len(COMM_KINDS))
         exposed[COMM_KINDS.index("context")] = self.stack.context_exposed_fraction
         per_byte = placement.comm_s_per_byte * exposed
@@ -147,6 +173,45 @@ class Cutter:
 def offsets_of(cuts: Int[np.ndarray, " cuts"], table: UnitTable) -> Offsets:
     """Returns where the virtual stages between some cuts begin and end."""
     return np.concatenate([[0], cuts + 1, [table.num_units]])
+
+
+def least_schedule_s(
+    instance: PartitionInstance,
+    choice: Choice,
+    on_types_s: Float[np.ndarray, "device_types stages units"],
+) -> float:
+    """Returns what every schedule takes at least with some cuts.
+
+    A stage begins when the first micro-batch has passed those before it, runs all of them, and ends
+    before the last one has passed back; its own tail follows its own work. Its slowest device is
+    not the slowest for every unit, as the instance has it.
+    """
+    stages, count = choice.layout.pipeline_parallel, choice.num_micro_batches
+    repeated = np.tile(on_types_s, (1, choice.layout.virtual_stages, 1))
+    piece_s = np.max([_piece_sums(rows, choice.offsets) for rows in repeated], axis=0)
+    cuts = np.arange(stages - 1)
+    sent_s = instance.boundary_cost_s[choice.offsets[1:stages] - 1, cuts]
+    before_s = np.concatenate([[0.0], np.cumsum(piece_s[: stages - 1] + sent_s)])
+    work_s = count * piece_s.reshape(-1, stages).sum(axis=0)
+    tail_s = _piece_sums(instance.gradient_cost_s, choice.offsets).reshape(-1, stages).sum(axis=0)
+    return float(max((before_s + work_s).max(), (work_s + tail_s).max()))
+
+
+def stage_bytes(choice: Choice, table: UnitTable, problem: Problem) -> Float[np.ndarray, " stages"]:
+    """Returns the memory of each stage as the cost model counts it."""
+    layout, starts = choice.layout, choice.offsets[:-1]
+    each = unit_bytes(layout, choice.num_micro_batches, table, problem)
+    shape = (layout.virtual_stages, layout.pipeline_parallel)
+    held = _piece_sums(each, choice.offsets).reshape(shape).sum(axis=0)
+    moment = np.maximum.reduceat(table.working_bytes, starts).reshape(shape).max(axis=0)
+    return held + moment + float(problem.reserved_bytes)
+
+
+def _piece_sums(values: PerStageUnit, offsets: Offsets) -> Float[np.ndarray, " stages"]:
+    """Returns for each virtual stage the sum over its units."""
+    before = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+    rows = np.arange(len(values))
+    return before[rows, offsets[1:]] - before[rows, offsets[:-1]]
 
 
 def unit_bytes(

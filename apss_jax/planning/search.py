@@ -17,6 +17,7 @@ from apss_jax.planning.explain import explain_ranked
 from apss_jax.planning.inputs import Inputs, gather_inputs
 from apss_jax.planning.lineup import Lineup
 from apss_jax.planning.placement import degrees_of
+from apss_jax.planning.rounds import Rounds
 from apss_jax.planning.shortfall import excess_bytes, find_shortfall
 from apss_jax.planning.shortlist import require_legal, shortlist
 from apss_jax.planning.tables import CostTables, cost_tables
@@ -147,34 +148,18 @@ def cost_lineup(
 ) -> Found:
     """Costs layouts in rounds until no remaining one can be among the plans that are shown."""
     cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, effort.solver)
-    limit_s = np.inf
-    choices: list[Choice] = []
-    parts: list[Costs] = []
-    fits: list[np.ndarray] = []
+    played = Rounds(inputs, tables, effort.shown)
     for rows in lineup.rounds(ROUND):
-        if effort.most is not None and len(choices) >= effort.most:
-            lineup.leave_out(rows, limit_s)
+        if effort.most is not None and len(played.choices) >= effort.most:
+            lineup.leave_out(rows, played.limit_s)
             continue
-        fresh = cutter.choices(lineup.hopeful(rows, limit_s), tables)
+        cuts = cutter.cuts(lineup.hopeful(rows, played.limit_s), tables)
         clock.lap("partition")
-        if not fresh:
-            continue
-        costs = cost_choices(tables.problem, tables.index, fresh)
-        choices += fresh
-        parts.append(costs)
-        fits.append(excess_bytes(inputs, fresh, costs) < 0)
-        limit_s = _limit_s(parts, fits, effort.shown)
+        lineup.dropped.update(played.play(cuts))
         clock.lap("cost")
-    fitting = np.concatenate(fits) if fits else np.zeros(0, bool)
-    return Found(choices, joined(parts), fitting, {k: n for k, n in lineup.dropped.items() if n})
-
-
-def _limit_s(parts: Sequence[Costs], fits: Sequence[np.ndarray], top: int | None) -> float:
-    """Returns the step time of the last plan that would be shown; there is none if all are."""
-    if top is None:
-        return float("inf")
-    times = np.concatenate([p.step_time_s[f] for p, f in zip(parts, fits, strict=True)])
-    return float(np.partition(times, top - 1)[top - 1]) if len(times) >= top else float("inf")
+    played.finish()
+    dropped = {name: count for name, count in lineup.dropped.items() if count}
+    return Found(played.choices, played.costs, played.fits, dropped)
 
 
 def _evened(inputs: Inputs, tables: CostTables, shown: Shown, solver: str) -> Shown:
