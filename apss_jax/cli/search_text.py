@@ -42,6 +42,8 @@ REASONS: Final = {
     "layer_comm": "too slow with its collectives inside layers",
     "gradient_comm": "too slow with its gradient reduction",
     "cannot_win": "its bound is above the plans that are shown",
+    "no_partition_fits": "none of its partitions was found to fit in memory",
+    "cannot_be_placed": "its groups find no devices in any order",
     "search_budget": "beyond the number of layouts that a search costs",
 }
 
