@@ -12,7 +12,7 @@ from apss_jax.schema.validation import HeldOut
 
 
 def shipped_held_out() -> HeldOut | None:
-    """Returns the accuracy of the shipped constants' fit on runs left out of it, if one was made."""
+    """Returns how the shipped constants' fit does on runs left out of it, if there is one."""
     if "held_out" not in library_names("references"):
         return None
     return read_library(HeldOut, "references", "held_out")
