@@ -135,14 +135,19 @@ def in_flight(table: ScheduleTable) -> Int[np.ndarray, "slots stages chunks"]:
     return np.cumsum(change[..., None] * of_chunk, axis=0)
 
 
-def fullest_in_flight(table: ScheduleTable) -> Int[np.ndarray, "stages chunks"]:
+def fullest_in_flight(order: Order, num_chunks: int) -> Int[np.ndarray, "stages chunks"]:
     """Returns the micro-batches of each chunk that a stage holds when it holds most chunks at all.
 
-    Chunks reach their own peaks at different moments, so that peaks must not be added.
+    Chunks reach their own peaks at different moments, so that peaks must not be added. What a stage
+    holds depends on its own order alone, so that no table is needed.
     """
-    held = in_flight(table)
-    fullest = held.sum(axis=2).argmax(axis=0)
-    return held[fullest, np.arange(held.shape[1])]
+    stages, num_ops = order.kind.shape
+    change = np.where(order.kind == Pass.FORWARD, 1, -1)
+    fullest = np.cumsum(change, axis=1).argmax(axis=1)
+    until = change * (np.arange(num_ops) <= fullest[:, None])
+    cell = order.chunk + num_chunks * np.arange(stages)[:, None]
+    held = np.bincount(cell.ravel(), until.ravel(), minlength=stages * num_chunks)
+    return held.reshape(stages, num_chunks).astype(np.int64)
 
 
 def peak_in_flight(table: ScheduleTable) -> Int[np.ndarray, "stages chunks"]:

@@ -7,7 +7,14 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Int
 
-from apss_jax.cost.op_table import Order, Pass, ScheduleTable, pad_table, table_from_order
+from apss_jax.cost.op_table import (
+    Order,
+    Pass,
+    ScheduleTable,
+    fullest_in_flight,
+    pad_table,
+    table_from_order,
+)
 
 OrderFn = Callable[[int, int, int], Order]
 RuleFn = Callable[[int, int, int], str | None]
@@ -88,6 +95,26 @@ def build_folded_table(
         num_repeats=rounds,
     )
     return pad_table(folded, *folded.kind.shape)
+
+
+@lru_cache(maxsize=4096)
+def most_in_flight(
+    name: str, num_stages: int, num_micro_batches: int, num_chunks: int = 1
+) -> Int[np.ndarray, "stages chunks"]:
+    """Returns what each stage holds of each chunk when it holds most: see `fullest_in_flight`.
+
+    Where one more round of `num_stages` micro-batches changes nothing, no further one does.
+    """
+
+    def held(count: int) -> Int[np.ndarray, "stages chunks"]:
+        return fullest_in_flight(SCHEDULES[name].order(num_stages, count, num_chunks), num_chunks)
+
+    rounds = num_micro_batches // num_stages - _FOLDED_DEPTHS
+    if rounds >= 1:
+        short = num_micro_batches - rounds * num_stages
+        if np.array_equal(found := held(short), held(short + num_stages)):
+            return found
+    return held(num_micro_batches)
 
 
 def _repeat_stop(short: ScheduleTable, longer: ScheduleTable, round_size: int) -> int | None:

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from apss_jax.cost.batched import step_costs
-from apss_jax.cost.op_table import ScheduleTable, fullest_in_flight, pad_table
-from apss_jax.cost.schedule import build_folded_table, build_table
+from apss_jax.cost.op_table import ScheduleTable, pad_table
+from apss_jax.cost.schedule import build_folded_table, build_table, most_in_flight
 from apss_jax.cost.step import StepCost
 from apss_jax.planning.choice import Choice
 from apss_jax.planning.placement import Placement
@@ -99,21 +99,20 @@ class ReadyTable:
     in_flight: Float[np.ndarray, "chunks stages"]  # padded
 
     @staticmethod
-    def of(table: ScheduleTable) -> ReadyTable:
-        """Returns a table made ready."""
+    def of(build: BuildFn, key: tuple[str, int, int, int]) -> ReadyTable:
+        """Returns the table of a schedule made ready."""
+        table, held = build(*key), most_in_flight(*key).T.astype(np.float32)
         slots, stages = table.kind.shape
-        wide, chunks = (
-            padded_size(stages, STAGE_SIZES),
-            padded_size(table.num_chunks, CHUNK_SIZES),
-        )
+        wide = padded_size(stages, STAGE_SIZES)
+        chunks = padded_size(table.num_chunks, CHUNK_SIZES)
         padded = pad_table(table, padded_size(slots, SLOT_SIZES), wide)
-        held = _padded(fullest_in_flight(table).T[None].astype(np.float32), chunks, wide)[0]
-        return ReadyTable(jax.device_put(padded), table.num_chunks, held)
+        in_flight = _padded(held[None], chunks, wide)[0]
+        return ReadyTable(jax.device_put(padded), table.num_chunks, in_flight)
 
 
 @lru_cache(maxsize=64)
 def _ready_table(build: BuildFn, key: tuple[str, int, int, int]) -> ReadyTable:
-    return ReadyTable.of(build(*key))
+    return ReadyTable.of(build, key)
 
 
 def stack_strategies(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from apss_jax.cost.communication import OPTIMIZER_SHARDED_BYTES, OPTIMIZER_WHOLE_BYTES
-from apss_jax.cost.op_table import fullest_in_flight
-from apss_jax.cost.schedule import build_folded_table
+from apss_jax.cost.schedule import most_in_flight
 from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
 from apss_jax.partitioning.exact import solve_exact_many
 from apss_jax.partitioning.instance import PartitionInstance
@@ -219,7 +217,7 @@ def unit_bytes(
 ) -> PerStageUnit:
     """Returns the memory of each unit on each virtual stage: its states, and what is in flight."""
     stages, chunks = layout.pipeline_parallel, layout.virtual_stages
-    held = in_flight(layout.schedule, stages, num_micro_batches, chunks)
+    held = most_in_flight(layout.schedule, stages, num_micro_batches, chunks).T.astype(float)
     states = state_bytes(layout, table, problem, tied=stages * chunks > 1)
     return states + held.reshape(-1, 1) * table.saved_bytes
 
@@ -254,15 +252,6 @@ def state_bytes(
 
     experts = max(shards // layout.expert_parallel, 1)
     return held(dense, shards) + held(table.expert_parameters, experts)
-
-
-@lru_cache(maxsize=4096)
-def in_flight(
-    schedule: str, stages: int, num_micro_batches: int, chunks: int
-) -> Float[np.ndarray, "chunks stages"]:
-    """Returns how many micro-batches of each chunk a stage holds at most."""
-    table = build_folded_table(schedule, stages, num_micro_batches, chunks)
-    return fullest_in_flight(table).T.astype(float)
 
 
 def _sent_s(

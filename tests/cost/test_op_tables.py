@@ -14,10 +14,12 @@ from apss_jax.cost.op_table import (
     table_from_order,
 )
 from apss_jax.cost.schedule import (
+    SCHEDULES,
     build_folded_table,
     build_table,
     gpipe,
     interleaved_1f1b,
+    most_in_flight,
     one_f_one_b,
 )
 
@@ -119,6 +121,17 @@ def test_interleaved_holds_its_warm_up_and_one(stages: int, chunks: int) -> None
     held = in_flight(interleaved_1f1b(stages, 8 * stages, chunks)).sum(axis=2).max(axis=0)
     warm_up = [2 * (stages - stage - 1) + (chunks - 1) * stages for stage in range(stages)]
     assert held.tolist() == [passes + 1 for passes in warm_up]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("rounds", [1, 2, 5, 9])
+def test_the_fullest_moment_is_that_of_the_full_table(name: str, rounds: int) -> None:
+    """Found from a stage's own order, and from few rounds, it is what the table's slots say."""
+    stages, chunks = 4, 3 if name == "interleaved_1f1b" else 1
+    key = (name, stages, rounds * stages, chunks)
+    held = in_flight(build_table(*key))
+    fullest = held.sum(axis=2).argmax(axis=0)
+    assert np.array_equal(most_in_flight(*key), held[fullest, np.arange(stages)])
 
 
 def test_orders_that_wait_for_each_other_are_refused() -> None:
