@@ -55,9 +55,11 @@ def new_app(command: Callable[..., Answer], module: str) -> typer.Typer:
 def run_process(app: typer.Typer) -> NoReturn:
     """Runs a command as what this process is for, and ends the process."""
     # Importing and compiling make many objects that stay: looking through them for garbage every
-    # few hundred costs a tenth of the whole command.
+    # few hundred costs a tenth of the whole command, and a last look at the end as much again.
     gc.set_threshold(GARBAGE_LOOKS)
-    sys.exit(run(app))
+    exit_code = run(app)
+    gc.freeze()
+    sys.exit(exit_code)
 
 
 def run(app: typer.Typer, argv: Sequence[str] | None = None) -> int:
