@@ -1,0 +1,79 @@
+"""What a search takes: with nothing compiled, with everything kept, and once more in one process.
+
+The first two are whole processes with cache folders of their own; every figure is CPU time, user
+and system, then wall time. AMP's own programs took 326, 319 and 157 CPU-seconds for its three
+problems. Later rows show how time grows with the devices and with the layers.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+PROBLEMS = [
+    ("gpt2-345m-amp", "amp-homogeneous", 32),
+    ("gpt2-345m-amp", "amp-het-cluster", 32),
+    ("transgan-amp", "amp-het-model", 64),
+    ("llama-3.1-70b", "8x8xH100-SXM5-80GB", 512),
+    ("deepseek-v3", "32x8xH100-SXM5-80GB", 1024),
+    ("llama-3.1-405b", "1x8xA100-SXM4-80GB", 64),  # nothing fits: the search says what is missing
+    *[("llama-3.1-405b", f"{nodes}x8xH100-SXM5-80GB", 2048) for nodes in (32, 128, 512, 2048)],
+    ("llama-3.1-405b", "2048x8xH100-SXM5-80GB", 4096),
+    *[(f"llama-3.1-{size}", "128x8xH100-SXM5-80GB", 2048) for size in ("8b", "70b")],
+]
+# One search to compile, then one that is timed.
+TWICE = """
+import sys, time
+from apss_jax import search_plans
+ask = lambda: search_plans(sys.argv[1], sys.argv[2], global_batch=int(sys.argv[3]))
+ask()
+start = time.process_time(), time.perf_counter()
+ask()
+print(time.process_time() - start[0], time.perf_counter() - start[1])
+"""
+Spent = tuple[float, float]  # CPU and wall time in seconds
+
+
+def process_s(arguments: list[str], cache: str) -> Spent:
+    """Returns what a whole process takes whose caches are in a folder."""
+    homes = {"XDG_CACHE_HOME": cache, "NUMBA_CACHE_DIR": os.path.join(cache, "numba")}
+    before, start_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    # A search in which nothing fits ends with code 3.
+    subprocess.run(
+        [sys.executable, *arguments], env=os.environ | homes, capture_output=True, check=False
+    )
+    wall_s, after = time.perf_counter() - start_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall_s
+
+
+def again_s(model: str, cluster: str, batch: int) -> Spent:
+    """Returns what the second search of a process takes."""
+    command = [sys.executable, "-c", TWICE, model, cluster, str(batch)]
+    cpu_s, wall_s = subprocess.check_output(command, text=True).split()
+    return float(cpu_s), float(wall_s)
+
+
+def spent(model: str, cluster: str, batch: int) -> Iterator[Spent]:
+    """Yields what a cold, a warm and a second search take."""
+    asked = ["--model", model, "--cluster", cluster, "--global-batch", str(batch), "--json"]
+    with tempfile.TemporaryDirectory() as cache:
+        for _ in range(2):
+            yield process_s(["-m", "apss_jax.search", *asked], cache)
+    yield again_s(model, cluster, batch)
+
+
+def main() -> None:
+    """Prints a row for each problem."""
+    print(
+        f"{'model':16}{'cluster':24}{'batch':>6}  cold CPU  wall   kept CPU  wall  again CPU  wall"
+    )
+    for problem in PROBLEMS:
+        cells = "".join(f"{cpu_s:10.2f}{wall_s:6.2f}" for cpu_s, wall_s in spent(*problem))
+        print(f"{problem[0]:16}{problem[1]:24}{problem[2]:6}{cells}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
