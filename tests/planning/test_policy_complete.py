@@ -27,7 +27,7 @@ def answer(question: Question, *, use_policy: bool) -> SearchResult:
 def test_the_policy_never_drops_the_best(question: Question) -> None:
     """The first plan is as fast as the best of all, after far fewer were costed."""
     kept, every = (answer(question, use_policy=on) for on in (True, False))
-    assert not every.search.dropped
+    assert set(every.search.dropped) <= {"no_partition_fits"}
     best_s = every.plans[0].cost.step_time_s
     assert kept.plans[0].cost.step_time_s <= best_s * (1 + SAME_FRACTION)
     assert sum(kept.search.dropped.values()) > every.search.legal / 3
