@@ -74,7 +74,7 @@ OPPOSITES: list[tuple[str, dict[str, Any]]] = [
     ("B05", {"check": "step_ratio", "plans": ["h64-d216", "h128-d108"], "at_least": 2}),
     ("B05", {"check": "step_time_s", "plans": {"h64-d216": 10}, "within_percent": 20}),
     ("B08", {"check": "illegal", "plans": ["t8p2d1"], "rule": "layers"}),
-    ("B10", {"check": "memory_rises", "plans": ["t4p4v10", "t4p4v5"]}),
+    ("B15", {"check": "memory_rises", "plans": ["d2", "d4"]}),
     ("B10", {"check": "same_memory", "plans": ["t4p4v5", "t8p4v5"], "within_percent": 1}),
     ("B15", {"check": "memory_falls_gb", "plans": ["d4", "d2"], "by": 5, "within_percent": 5}),
     ("B21", {"check": "peak_tflops", "plans": {"h100-dense": 1979}, "within_percent": 1}),
