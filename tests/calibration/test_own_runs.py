@@ -120,9 +120,10 @@ def test_layouts_that_contradict_each_other_are_refused() -> None:
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published runs are not here")
 def test_one_run_of_a_published_cluster_makes_the_others_right() -> None:
-    """LLaMA layouts on A100, as if of an unlisted framework: one run, the middle of the table."""
+    """LLaMA layouts on A100 and a stack far too slow for them: one run, the middle of the table."""
     runs = [run for run in read_runs(PUBLISHED) if run.source_name == "aleph" and run.step_time_s]
-    base, middle = load_stack("generic"), len(runs) // 2
+    base = load_stack("generic").model_copy(update={"time_factor": 1.4})
+    middle = len(runs) // 2
     found = calibrate_stack([runs[middle]], base=base)
     others = runs[:middle] + runs[middle + 1 :]
     before, after = (_mean_error_percent(others, stack) for stack in (base, found.stack))

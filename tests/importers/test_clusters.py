@@ -301,11 +301,18 @@ def test_a_stack_is_found_by_name_and_by_file(tmp_path: Path) -> None:
 
 
 def test_stacks_say_where_they_come_from() -> None:
-    """Every stack names its runs, and an unknown framework is trusted least."""
+    """Every stack names its runs, and an unknown framework is trusted least.
+
+    One known framework has wider step times: many of nanotron's published runs are slow for no
+    reason that their columns tell.
+    """
     stacks = [load_stack(name) for name in list_stacks()]
-    assert all("itted on" in stack.source and "nterval" in stack.source for stack in stacks)
-    widest = max(stacks, key=lambda stack: stack.step_time_error_fraction)
-    assert widest.name == "generic"
+    assert all(
+        "itted by `make fit`" in stack.source and "nterval" in stack.source for stack in stacks
+    )
+    known = [stack for stack in stacks if stack.name != "nanotron"]
+    assert max(known, key=lambda stack: stack.step_time_error_fraction).name == "generic"
+    assert max(stacks, key=lambda stack: stack.memory_error_fraction).name == "generic"
 
 
 def test_amp_times_are_amps_own() -> None:
