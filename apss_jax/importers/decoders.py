@@ -236,12 +236,13 @@ def decoder(
     if mixer_of is None:
         mixer_of = attentions(f, traits, hidden, num_layers).__getitem__
     if feed_forward_of is None:
-        dense = mlp(f, traits)
-        feed_forward_of = lambda _: dense  # noqa: E731
+        parts: list[FeedForward | None] = [mlp(f, traits)] * num_layers
+    else:
+        parts = [feed_forward_of(index) for index in range(num_layers)]
     layers = [
         Layer(
             mixer=mixer_of(index),
-            feed_forward=feed_forward_of(index),
+            feed_forward=parts[index],
             norm=traits.norm,
             num_norms=traits.num_norms,
         )
