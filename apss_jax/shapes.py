@@ -10,6 +10,7 @@
 * `devices`: single accelerators, numbered node by node;
 * `nodes`: hosts;
 * `chunks`: consecutive layers that one device runs as a unit (virtual stages);
+* `pieces`: the chunks of all stages in the order of the model, stages fastest;
 * `slots`: positions in a schedule's table;
 * `micro_batches`: micro-batches of one step;
 * `passes`: forward and backward;
@@ -50,6 +51,7 @@ AXES: Final = (
     "devices",
     "nodes",
     "chunks",
+    "pieces",
     "slots",
     "micro_batches",
     "passes",

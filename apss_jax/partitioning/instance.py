@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Float64, Int, Num
 
 MEMORY_SLACK_FRACTION: Final = 1e-9
 """What a stage may exceed its capacity by: the rounding of a sum of bytes, not memory."""
@@ -75,7 +75,7 @@ def _shapes(stages: int, layers: int) -> dict[str, tuple[int, ...]]:
 
 
 def require_costs(
-    name: str, values: Float[np.ndarray, "..."], shape: tuple[int, ...], *, may_be_inf: bool = False
+    name: str, values: Num[np.ndarray, "..."], shape: tuple[int, ...], *, may_be_inf: bool = False
 ) -> None:
     """Raises ValueError, naming the first wrong entry, unless `values` are costs of that shape."""
     if values.shape != shape:
@@ -108,7 +108,7 @@ def stage_sums(
     values: Float[np.ndarray, "stages layers"], cuts: Int[np.ndarray, "cuts"]
 ) -> Float64[np.ndarray, "stages"]:
     """Returns the sum over the layers of each stage, of the figures for that stage."""
-    _require_cuts(cuts, *values.shape)
+    require_cuts(cuts, *values.shape)
     ends = [*(np.asarray(cuts) + 1), values.shape[1]]
     starts = [0, *ends[:-1]]
     sums = [row[a:b].sum() for row, a, b in zip(values, starts, ends, strict=True)]
@@ -130,7 +130,7 @@ def fits_memory(instance: PartitionInstance, cuts: Int[np.ndarray, "cuts"]) -> b
     return bool(np.all(used_bytes <= instance.capacity_bytes * (1 + MEMORY_SLACK_FRACTION)))
 
 
-def _require_cuts(cuts: Any, stages: int, layers: int) -> None:
+def require_cuts(cuts: Any, stages: int, layers: int) -> None:
     """Raises ValueError unless the cuts leave no stage empty."""
     bounds = [-1, *np.asarray(cuts).tolist(), layers - 1]
     if len(bounds) != stages + 1 or any(a >= b for a, b in pairwise(bounds)):
