@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from apss_jax.schema.document import Document, Part
 from apss_jax.schema.layers import Layer
+from apss_jax.schema.link_measurements import LinkMeasurement, PairRate
 
 # In "tf32" values are FP32 and products round them to 19 bits on the tensor cores.
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
@@ -159,6 +160,8 @@ class ClusterProfile(Document):
     bridges: tuple[Bridge, ...] = ()
     shapes: dict[str, LayerShape] = Field(default_factory=dict)
     measurements: tuple[LayerMeasurement, ...] = ()
+    link_measurements: tuple[LinkMeasurement, ...] = ()
+    pair_rates: tuple[PairRate, ...] = ()
     notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -181,6 +184,20 @@ class ClusterProfile(Document):
         return self
 
     @model_validator(mode="after")
+    def _measured_links_exist(self) -> Self:
+        named = [
+            (f"link_measurements.{i}", m.devices) for i, m in enumerate(self.link_measurements)
+        ]
+        ends = [(f"pair_rates.{i}", (p.sender, p.receiver)) for i, p in enumerate(self.pair_rates)]
+        for key, devices in named + ends:
+            if max(devices) >= self.num_devices or len(set(devices)) < len(devices):
+                raise ValueError(f"{key} must name different devices below {self.num_devices}")
+        for i, measurement in enumerate(self.link_measurements):
+            if measurement.link is not None:
+                _known(f"link_measurements.{i}.link", measurement.link, self.links)
+        return self
+
+    @model_validator(mode="after")
     def _bridges_join_two_groups(self) -> Self:
         for i, bridge in enumerate(self.bridges):
             _known(f"bridges.{i}.link", bridge.link, self.links)
@@ -195,6 +212,11 @@ class ClusterProfile(Document):
     def num_devices(self) -> int:
         """Returns the number of devices in the cluster."""
         return sum(group.count * group.devices for group in self.nodes)
+
+    @cached_property
+    def num_domains(self) -> int:
+        """Returns how many parts there are whose devices share a fast link."""
+        return sum(-(-group.count // group.nodes_per_domain) for group in self.nodes)
 
     @cached_property
     def used_types(self) -> tuple[str, ...]:

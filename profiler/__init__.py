@@ -1,0 +1,1 @@
+"""Measures what hardware does, and writes the cluster profiles that planning reads."""
