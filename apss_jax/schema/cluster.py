@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from apss_jax.schema.document import Document, Part
 from apss_jax.schema.layers import Layer
 from apss_jax.schema.link_measurements import LinkMeasurement, PairRate
+from apss_jax.schema.machine import DeviceFacts, DeviceState, Machine, PairFacts
 
 # In "tf32" values are FP32 and products round them to 19 bits on the tensor cores.
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
@@ -29,6 +37,9 @@ class DeviceRates(Part):
     flash_attention_fraction: Fraction | None = None  # of peak; None: no such kernel
     # The same with the kernels of FlashAttention 1 (arXiv 2307.08691, section 4); None: no slower.
     first_flash_attention_fraction: Fraction | None = None
+    # The same with kernels written for the device's own units, as FlashAttention 3 (arXiv
+    # 2407.08608) and cuDNN are; None: no faster.
+    tuned_flash_attention_fraction: Fraction | None = None
     attention_fraction: Fraction  # of peak, for the two batched products without flash attention
     memory_fraction: Fraction  # of the memory bandwidth, in memory-bound kernels
     elementwise_passes: PositiveFloat = 1.0  # memory traffic beside the minimum that is counted
@@ -122,16 +133,24 @@ class Bridge(Part):
 
 
 class LayerShape(Part):
-    """What was measured: a layer, the embedding or the head of a model of some width."""
+    """What was measured: a layer, the embedding or the head of a model of some width.
 
-    part: Literal["embedding", "layer", "head"]
+    A layer may be a part of one: a mixer or a feed-forward part alone. The optimizer's update is
+    measured as a forward pass over some parameters.
+    """
+
+    part: Literal["embedding", "layer", "head", "optimizer"]
     hidden_size: PositiveInt
     layer: Layer | None = None  # for part "layer"
     vocab_size: PositiveInt | None = None  # for part "embedding" and "head"
+    num_parameters: PositiveInt | None = None  # for part "optimizer"
 
 
 class LayerMeasurement(Part):
-    """The time of one shape on one device type for one micro-batch."""
+    """The time of one shape on one device type for one micro-batch.
+
+    The backward pass contains what recomputation repeats. Bytes are those of one device.
+    """
 
     shape: str  # a key of `shapes`
     device_type: str
@@ -142,7 +161,17 @@ class LayerMeasurement(Part):
     forward_s: PositiveFloat
     backward_s: PositiveFloat | None = None  # None: not measured
     tensor_comm_included: bool = False
-    spread_fraction: NonNegativeFloat | None = None  # of repeats
+    recompute: Literal["none", "selective", "full"] = "none"
+    repeats: PositiveInt | None = None
+    # Interquartile range of the repeats over their median, of the pass where it is larger.
+    spread_fraction: NonNegativeFloat | None = None
+    saved_bytes: NonNegativeInt | None = None  # kept from forward to backward pass
+    workspace_bytes: NonNegativeInt | None = None  # beside inputs and outputs, for a moment
+    peak_bytes: NonNegativeInt | None = None  # of a process that ran both passes and nothing else
+    forward_flops: NonNegativeFloat | None = None  # as the compiler counts
+    backward_flops: NonNegativeFloat | None = None
+    attention_kernel: str | None = None
+    state: DeviceState | None = None
     provenance: Provenance = "measured"
 
 
@@ -162,6 +191,9 @@ class ClusterProfile(Document):
     measurements: tuple[LayerMeasurement, ...] = ()
     link_measurements: tuple[LinkMeasurement, ...] = ()
     pair_rates: tuple[PairRate, ...] = ()
+    device_facts: tuple[DeviceFacts, ...] = ()
+    pair_facts: tuple[PairFacts, ...] = ()
+    machine: Machine | None = None
     notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -181,6 +213,15 @@ class ClusterProfile(Document):
         for i, row in enumerate(self.measurements):
             _known(f"measurements.{i}.shape", row.shape, self.shapes)
             _known(f"measurements.{i}.device_type", row.device_type, self.device_types)
+        return self
+
+    @model_validator(mode="after")
+    def _facts_are_of_devices(self) -> Self:
+        named = [(f"device_facts.{i}", one.device) for i, one in enumerate(self.device_facts)]
+        named += [(f"pair_facts.{i}", max(one.devices)) for i, one in enumerate(self.pair_facts)]
+        for key, device in named:
+            if device >= self.num_devices:
+                raise ValueError(f"{key} names device {device} of {self.num_devices}")
         return self
 
     @model_validator(mode="after")
