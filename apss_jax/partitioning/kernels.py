@@ -45,10 +45,10 @@ _COLUMNS = 5
 
 # Called by compiled code alone: a way in from Python would only take time to compile.
 _NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-_inner = njit(**_NO_WRAPPERS)
+inner = njit(**_NO_WRAPPERS)
 
 
-@_inner
+@inner
 def _reach(tables: Any, limits: Any, stage: int, anchor: int, stop: int, step: int) -> int:
     """Returns how far a stage with one end at `anchor` reaches towards `stop` within the limits."""
     end = anchor
@@ -62,7 +62,7 @@ def _reach(tables: Any, limits: Any, stage: int, anchor: int, stop: int, step: i
     return end
 
 
-@_inner
+@inner
 def _fill(tables: Any, limits: Any, work: Any) -> bool:
     """Finds where each stage can start and end by filling stages forwards, then backwards.
 
@@ -82,7 +82,7 @@ def _fill(tables: Any, limits: Any, work: Any) -> bool:
     return work[_FIRST, 0] == 0
 
 
-@_inner
+@inner
 def _run_pass(tables: Any, limits: Any, work: Any, start_of: Any, cost_s: Any) -> float:
     """Returns the least sum of times within the limits, or inf, after `_fill`.
 
@@ -117,7 +117,7 @@ def _run_pass(tables: Any, limits: Any, work: Any, start_of: Any, cost_s: Any) -
     return cost_s[tables.shape[1] % 2, tables.shape[2] - 1]
 
 
-@_inner
+@inner
 def _trace(tables: Any, limits: Any, work: Any, start_of: Any) -> None:
     """Leaves where the stages of the partition found last end in `work`, its loads in `limits`."""
     limits[0], limits[1] = 0.0, 0.0
@@ -131,7 +131,7 @@ def _trace(tables: Any, limits: Any, work: Any, start_of: Any) -> None:
         end = start
 
 
-@_inner
+@inner
 def _open_boxes(tables: Any, limits: Any, work: Any, boxes: Any) -> int:
     """Writes the boxes that hold all limits together; returns how many.
 
@@ -161,7 +161,7 @@ def _open_boxes(tables: Any, limits: Any, work: Any, boxes: Any) -> int:
     return 2
 
 
-@_inner
+@inner
 def _take_best(boxes: Any, count: int, incumbent_s: float, limits: Any) -> bool:
     """Moves the box with the least bound to the last row, and the last box into its place.
 
@@ -182,7 +182,7 @@ def _take_best(boxes: Any, count: int, incumbent_s: float, limits: Any) -> bool:
     return boxes[last, _BOUND] < incumbent_s * (1.0 - _TIE_FRACTION)
 
 
-@_inner
+@inner
 def _split(boxes: Any, found_s: Any, pass_s: float, count: int) -> int:
     """Appends the parts of the last row's box that the partition found does not dominate."""
     last = boxes.shape[0] - 1
@@ -201,7 +201,7 @@ def _split(boxes: Any, found_s: Any, pass_s: float, count: int) -> int:
     return count
 
 
-def _compiled(signature: Any) -> Callable[[Any], Any]:
+def compiled(signature: Any) -> Callable[[Any], Any]:
     """Returns a decorator that compiles for one signature and keeps the result on disk.
 
     Where neither the package nor the user's cache folder can be written, it compiles in memory.
@@ -216,7 +216,7 @@ def _compiled(signature: Any) -> Callable[[Any], Any]:
     return decorate
 
 
-@_compiled(
+@compiled(
     float64(
         *(float64[:, :, ::1], float64[:, ::1], int64[:, ::1], int64[:, ::1]),
         *(float64[:, ::1], float64[::1], int64[::1]),

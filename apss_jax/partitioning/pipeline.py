@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from apss_jax.partitioning.flow import Flow, Schedule, prefix_sums
 from apss_jax.partitioning.instance import (
     MEMORY_SLACK_FRACTION,
     PartitionInstance,
@@ -45,6 +46,8 @@ class PipelineInstance:
     """Micro-batches of one step."""
     virtual_stages: int = 1
     """Chunks of each stage: 1 runs 1F1B, more run interleaved 1F1B."""
+    blocking_fraction: float = 0.0
+    """Share of a transfer in which its sender waits."""
 
     def __post_init__(self) -> None:
         if self.virtual_stages < 1 or self.num_micro_batches < 1:
@@ -85,6 +88,21 @@ class PipelineInstance:
         """What a layer takes of its stage's memory if the piece holds it."""
         return self.state_bytes + self.in_flight[:, None] * self.saved_bytes
 
+    def flow(self) -> Flow:
+        """Returns the problem in the form that compiled code reads: every piece a row."""
+        pieces = np.arange(self.num_pieces)
+        sent_s = np.zeros((self.num_pieces, self.num_layers + 1))
+        sent_s[:-1, 1:-1] = self.transfer_s.T
+        return Flow(
+            sums=prefix_sums(np.stack([self.forward_s, self.backward_s, self.gradient_s])),
+            sent=sent_s,
+            held=prefix_sums(np.stack([self.state_bytes, self.saved_bytes])),
+            places=np.stack([pieces, pieces, self.in_flight]),
+            allowed_bytes=self.capacity_bytes * (1 + MEMORY_SLACK_FRACTION),
+            schedule=Schedule.of(self.num_stages, self.num_micro_batches, self.virtual_stages),
+            blocking_fraction=self.blocking_fraction,
+        )
+
     def closed_form(self) -> PartitionInstance:
         """Returns the problem as the closed form sees it: both messages, one chain of pieces.
 
@@ -117,6 +135,30 @@ def fits(instance: PipelineInstance, cuts: Int64[np.ndarray, "cuts"]) -> bool:
     """Tells whether every stage stays within its capacity, rounding aside."""
     allowed_bytes = instance.capacity_bytes * (1 + MEMORY_SLACK_FRACTION)
     return bool(np.all(stage_bytes(instance, cuts) <= allowed_bytes))
+
+
+def simulated_step_s(instance: PipelineInstance, cuts: Int64[np.ndarray, "cuts"]) -> float:
+    """Returns the time of one step as `apss_jax.cost.simulate` has it, in float64."""
+    return float(simulated_steps_s(instance, np.asarray(cuts)[None])[0])
+
+
+def simulated_steps_s(
+    instance: PipelineInstance, cuts: Int64[np.ndarray, "batch cuts"]
+) -> Float64[np.ndarray, "batch"]:
+    """Returns the time of one step for each row of cuts."""
+    for row in cuts:
+        require_cuts(row, instance.num_pieces, instance.num_layers)
+    return instance.flow().steps_s(offsets_of(cuts, instance.num_layers))
+
+
+def offsets_of(
+    cuts: Int64[np.ndarray, "*batch cuts"], num_layers: int
+) -> Int64[np.ndarray, "*batch offsets"]:
+    """Returns where pieces begin and the last one ends."""
+    ends = [(0, 0)] * (cuts.ndim - 1)
+    offsets = np.pad(cuts + 1, [*ends, (1, 1)])
+    offsets[..., -1] = num_layers
+    return offsets
 
 
 def _shapes(stages: int, pieces: int, layers: int) -> dict[str, tuple[int, ...]]:
