@@ -19,11 +19,12 @@ from apss_jax.partitioning.kernels import compiled, inner
 
 # What every entry takes. A problem: sums, sent, held, places, allowed; see `flow.Flow`.
 # A schedule: sizes, ops, starts of rows, carried. Room: pieces, work, ring.
-PROBLEM = types.Tuple(
+_tuple: Any = types.Tuple
+PROBLEM = _tuple(
     (float64[:, :, ::1], float64[:, ::1], float64[:, ::1], int64[:, ::1], float64[::1])
 )
-SCHEDULE = types.Tuple((int64[::1], int64[:, ::1], int64[::1], int64[:, ::1]))
-ROOM = types.Tuple((float64[:, ::1], float64[:, ::1], float64[:, :, ::1]))
+SCHEDULE = _tuple((int64[::1], int64[:, ::1], int64[::1], int64[:, ::1]))
+ROOM = _tuple((float64[:, ::1], float64[:, ::1], float64[:, :, ::1]))
 
 # Tables of one problem: sums over layers of the times of each row, [passes, rows, offsets], of
 # states and of what is saved, [2, offsets]; messages by where they are cut, [links, offsets].

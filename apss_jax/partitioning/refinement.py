@@ -1,0 +1,62 @@
+"""Cuts improved by following the schedule: a local search from cuts that another solver gave."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from apss_jax.partitioning.flow import Flow
+from apss_jax.partitioning.instance import require_cuts
+from apss_jax.partitioning.pipeline import PipelineInstance, offsets_of
+
+DEFAULT_BUDGET: Final = 400
+"""Simulated steps for each row of cuts: enough for a local optimum of 8 stages and some throws."""
+
+
+@dataclass(frozen=True)
+class Refined:
+    """The best cuts found from each row of cuts, and what they take."""
+
+    cuts: Int64[np.ndarray, "batch cuts"]
+    step_s: Float64[np.ndarray, "batch"]
+    """The simulated step; inf where no cuts that fit were found."""
+    evaluations: int
+    """Steps that were simulated."""
+
+
+def refined_cuts(
+    instance: PipelineInstance,
+    cuts: Int64[np.ndarray, "batch cuts"],
+    *,
+    budget: int = DEFAULT_BUDGET,
+    seed: int = 0,
+) -> Refined:
+    """Returns cuts whose simulated step is no longer, for each row of cuts.
+
+    `budget` is the number of steps that may be simulated for each row; the result depends on
+    nothing else. Cuts that do not fit the memory are made to fit first, where single moves can.
+    Raises ValueError for cuts that leave a piece empty and for a budget below one.
+    """
+    if budget < 1:
+        raise ValueError(f"budget is {budget}; it must be positive")
+    for row in cuts:
+        require_cuts(row, instance.num_pieces, instance.num_layers)
+    offsets = offsets_of(np.asarray(cuts, np.int64), instance.num_layers)
+    found = improved(instance.flow(), offsets, budget, seed)
+    return Refined(offsets[:, 1:-1] - 1, *found)
+
+
+def improved(
+    flow: Flow, offsets: Int64[np.ndarray, "batch offsets"], budget: int, seed: int
+) -> tuple[Float64[np.ndarray, "batch"], int]:
+    """Returns the step times of the offsets after improving them in place, and the evaluations."""
+    from apss_jax.partitioning import search_kernels
+
+    found_s = np.empty(len(offsets))
+    cursor = np.array([budget, seed, 0, 0, 0], np.int64)
+    room, spare = flow.room(), np.empty(offsets.shape[1], np.int64)
+    used = search_kernels.improve_many(
+        *(*flow.arguments(), offsets, room, cursor, np.empty(2), spare, found_s)
+    )
+    return found_s, int(used)
