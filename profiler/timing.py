@@ -92,4 +92,5 @@ class Stopwatch:
 def _wait_for(result: Any) -> None:
     import jax
 
-    jax.block_until_ready(result)
+    for leaf in jax.tree.leaves(result):
+        leaf.block_until_ready()
