@@ -30,6 +30,7 @@ class MeasuringContext:
     note: NoteFn = say_nothing
     process_index: int = 0
     num_processes: int = 1
+    node_names: tuple[str, ...] = ()  # of each node; empty: they are numbered
 
     @property
     def num_nodes(self) -> int:

@@ -1,0 +1,145 @@
+"""Networks between nodes: kinds of node, slow pairs, and what devices that send at once share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from profiler.link_figures import Evidence
+from profiler.pairs import Judgement, judge_pairs, pairs_to_measure, slow_lanes
+from profiler.sampling import QUICK, Numbers
+from profiler.survey import Survey
+
+MEGABIT_BYTES = 1e6 / 8
+
+
+def measure_between(survey: Survey) -> None:
+    """Measures all pairs of nodes, then the network of each kind of node and each slow pair."""
+    if len(survey.nodes) < 2:
+        name = survey.add_assumed("one node has no network to measure")
+        survey.network_of_node[0] = name
+        return
+    judgement = judge_pairs(_pair_matrix(survey))
+    for kind, nodes in enumerate(judgement.classes):
+        name = "network" if kind == 0 else f"network-{kind + 1}"
+        partner = judgement.classes[0][0]
+        _measure_network(survey, name, _typical(nodes, partner, judgement), nodes)
+        survey.network_of_node.update(dict.fromkeys(nodes, name))
+    for i, j in judgement.slow_pairs:
+        _measure_bridge(survey, i, j)
+    _note_slow(survey, judgement)
+
+
+def compare_cards(survey: Survey) -> None:
+    """Measures each device's own way to another node, and names those slower than their node's."""
+    if len(survey.nodes) < 2 or min(len(node) for node in survey.nodes) < 2:
+        return
+    lanes = min(len(node) for node in survey.nodes)
+    rates = np.array(
+        [
+            [_or_nan(survey.pair_rate(node[k], _next(survey, i)[k])) for k in range(lanes)]
+            for i, node in enumerate(survey.nodes)
+        ]
+    )
+    if np.isnan(rates).all(axis=1).any():
+        return
+    for i, k in slow_lanes(rates):
+        device, usual = survey.nodes[i][k], float(np.nanmedian(rates[i]))
+        survey.note(
+            f"the network of device {device} ({survey.names[i]}) reaches {megabits(rates[i, k])}, "
+            f"its neighbours {megabits(usual)}"
+        )
+
+
+def measure_more_between(survey: Survey) -> None:
+    """Measures both directions at once, the remaining collectives, and one over everything."""
+    if len(survey.nodes) < 2:
+        return
+    name = survey.network_of_node[0]
+    heads = tuple(node[0] for node in survey.nodes)
+    survey.measure("exchange", [heads[:2]], link=name)
+    everything = tuple(device for node in survey.nodes for device in node)
+    survey.measure("all_reduce", [everything], link=name)
+    for operation in ("all_gather", "reduce_scatter", "all_to_all"):
+        survey.measure(operation, [heads], link=name)
+
+
+def _pair_matrix(survey: Survey) -> np.ndarray:
+    rates = np.full((len(survey.nodes), len(survey.nodes)), np.nan)
+    for i, j in pairs_to_measure(len(survey.nodes)):
+        rates[i, j] = _or_nan(survey.pair_rate(survey.nodes[i][0], survey.nodes[j][0]))
+    return rates
+
+
+def _typical(nodes: Sequence[int], partner: int, judgement: Judgement) -> tuple[int, int]:
+    """Returns two nodes of a kind that no slow pair joins; a lone node and one of the fastest."""
+    joined = [(i, j) for i in nodes for j in nodes if i < j and (i, j) not in judgement.slow_pairs]
+    if joined:
+        return joined[0]
+    if len(nodes) > 1:
+        return nodes[0], nodes[1]
+    return nodes[0], partner
+
+
+def _measure_network(
+    survey: Survey, name: str, pair: tuple[int, int], nodes: Sequence[int]
+) -> None:
+    """Measures one device's transfers and collectives, then those of several devices at once."""
+    a, b = (survey.nodes[node] for node in pair)
+    transfer = survey.measure("send", [(a[0], b[0])], link=name, essential=True)
+    heads = tuple(survey.nodes[node][0] for node in nodes) if len(nodes) > 2 else (a[0], b[0])
+    collective = survey.measure("all_reduce", [heads], link=name, essential=True)
+    transfer_lanes = collective_lanes = None
+    lanes = _lanes(a, b)
+    if len(lanes) > 1:
+        transfer_lanes = survey.measure("send", lanes, link=name)
+        collective_lanes = survey.measure("all_reduce", lanes, link=name)
+    survey.add_link(name, Evidence(transfer, collective, transfer_lanes, collective_lanes))
+
+
+def _measure_bridge(survey: Survey, i: int, j: int) -> None:
+    name = f"bridge-{i}-{j}"
+    a, b = survey.nodes[i], survey.nodes[j]
+    transfer = survey.measure("send", [(a[0], b[0])], link=name, essential=True)
+    lanes = _lanes(a, b)
+    at_once = survey.measure("send", lanes, link=name, ladder=QUICK) if len(lanes) > 1 else None
+    collective = survey.measure("all_reduce", [(a[0], b[0])], link=name, ladder=QUICK)
+    survey.add_link(name, Evidence(transfer, collective, at_once))
+    survey.bridges[i, j] = name
+
+
+def _note_slow(survey: Survey, judgement: Judgement) -> None:
+    if not judgement.slow_nodes and not judgement.slow_pairs:
+        return
+    fastest = max(link.bytes_per_s for name, link in survey.links.items() if "network" in name)
+    for node in judgement.slow_nodes:
+        rate = survey.links[survey.network_of_node[node]].bytes_per_s
+        survey.note(
+            f"the network of {survey.names[node]} reaches {megabits(rate)}, "
+            f"that of the fastest node {megabits(fastest)}"
+        )
+    for i, j in judgement.slow_pairs:
+        rate = survey.links[survey.bridges[i, j]].bytes_per_s
+        survey.note(
+            f"{survey.names[i]} and {survey.names[j]} reach {megabits(rate)} between them, "
+            f"with other nodes up to {megabits(fastest)}"
+        )
+
+
+def _lanes(a: Numbers, b: Numbers) -> list[Numbers]:
+    return list(zip(a, b, strict=False))
+
+
+def _next(survey: Survey, node: int) -> Numbers:
+    return survey.nodes[(node + 1) % len(survey.nodes)]
+
+
+def _or_nan(rate: float | None) -> float:
+    return float("nan") if rate is None else rate
+
+
+def megabits(bytes_per_s: float) -> str:
+    """Returns a rate for people, in the unit that networks are sold in."""
+    rate = bytes_per_s / MEGABIT_BYTES
+    return f"{rate / 1000:.3g} Gbit/s" if rate >= 999.5 else f"{rate:.3g} Mbit/s"

@@ -1,0 +1,129 @@
+"""A survey of known links finds what they were made of."""
+
+import pytest
+from fake_links import LATENCY_S, RateFn, survey_of
+
+from profiler.links import surveyed
+
+FAST, NET, SLOW = 1e10, 1e9, 1.2e8
+
+
+def _two_levels(node_size: int, network: float = NET) -> RateFn:
+    def rate(a: int, b: int) -> float:
+        return FAST if a // node_size == b // node_size else network
+
+    return rate
+
+
+def test_one_node_has_a_fast_link_and_an_assumed_network() -> None:
+    """What one node cannot measure is assumed, and says so."""
+    found = surveyed(survey_of([4], _two_levels(4)))
+    intra = found.links[found.intra_link_of_node[0]]
+    assert intra.bytes_per_s == pytest.approx(FAST, rel=1e-3)
+    assert intra.latency_s == pytest.approx(LATENCY_S, rel=1e-2)
+    assert intra.provenance == "measured"
+    assert found.links[found.network_of_node[0]].provenance == "analytic"
+
+
+def test_two_nodes_have_both_links() -> None:
+    """The network's rate and latency are found beside those of the fast link."""
+    found = surveyed(survey_of([2, 2], _two_levels(2)))
+    network = found.links[found.network_of_node[0]]
+    assert set(found.links) == {"intra", "network"}
+    assert network.bytes_per_s == pytest.approx(NET, rel=1e-3)
+    assert network.latency_s == pytest.approx(LATENCY_S, rel=1e-2)
+    assert not network.shared_by_node
+    assert found.notes == ()
+
+
+def test_a_network_that_devices_divide_is_the_node_s() -> None:
+    """Four devices that together reach what one reaches alone share one network card."""
+    found = surveyed(survey_of([4, 4], _two_levels(4), node_rate=NET))
+    network = found.links["network"]
+    assert network.shared_by_node
+    assert network.bytes_per_s == pytest.approx(NET, rel=1e-3)
+
+
+def test_cards_of_their_own_count_per_device() -> None:
+    """Devices that lose nothing when all send have a network each."""
+    found = surveyed(survey_of([4, 4], _two_levels(4), node_rate=4 * NET))
+    assert not found.links["network"].shared_by_node
+    assert found.links["network"].bytes_per_s == pytest.approx(NET, rel=1e-3)
+
+
+def test_the_slow_node_of_three_has_a_network_of_its_own() -> None:
+    """Node 1 is named, with its rate; its network is another link than the others'."""
+
+    def rate(a: int, b: int) -> float:
+        return SLOW if 1 in (a, b) else NET
+
+    found = surveyed(survey_of([1, 1, 1], rate))
+    assert found.network_of_node == ("network", "network-2", "network")
+    assert found.links["network-2"].bytes_per_s == pytest.approx(SLOW, rel=1e-3)
+    assert found.links["network"].bytes_per_s == pytest.approx(NET, rel=1e-3)
+    assert [n for n in found.notes if "n1" in n and "960 Mbit/s" in n and "8 Gbit/s" in n]
+    assert found.bridge_of_nodes == {}
+
+
+def test_a_slow_pair_gets_a_bridge() -> None:
+    """Nodes 0 and 2 reach others fast: what joins the two is the slow link, not their networks."""
+
+    def rate(a: int, b: int) -> float:
+        return SLOW if {a, b} == {0, 2} else NET
+
+    found = surveyed(survey_of([1, 1, 1, 1], rate))
+    assert set(found.bridge_of_nodes) == {(0, 2)}
+    bridge = found.links[found.bridge_of_nodes[0, 2]]
+    assert bridge.bytes_per_s == pytest.approx(SLOW, rel=1e-3)
+    assert set(found.network_of_node) == {"network"}
+    assert any("n0 and n2" in note for note in found.notes)
+
+
+def test_a_slow_pair_inside_a_node_is_told() -> None:
+    """Devices 1 and 3 of a node are four times slower to each other than the others."""
+
+    def rate(a: int, b: int) -> float:
+        return FAST / 4 if {a, b} == {1, 3} else FAST
+
+    notes = surveyed(survey_of([4], rate)).notes
+    assert notes == ("devices 1 and 3 are 4.0 times slower than the fastest pair",)
+
+
+def test_an_odd_node_has_a_fast_link_of_its_own() -> None:
+    """The link inside node 2 reaches half of its like: the planner sees that."""
+
+    def rate(a: int, b: int) -> float:
+        return NET if a // 2 != b // 2 else (FAST / 2 if a // 2 == 2 else FAST)
+
+    found = surveyed(survey_of([2, 2, 2, 2], rate))
+    assert found.intra_link_of_node[2] != found.intra_link_of_node[0] == "intra"
+    odd = found.links[found.intra_link_of_node[2]]
+    assert odd.bytes_per_s == pytest.approx(FAST / 2, rel=0.1)
+
+
+def test_a_slow_network_card_is_told() -> None:
+    """Device 6, the third of node 1, reaches a tenth of its neighbours' rate."""
+
+    def rate(a: int, b: int) -> float:
+        return FAST if a // 4 == b // 4 else (NET / 10 if a == 6 else NET)
+
+    notes = surveyed(survey_of([4, 4], rate, node_rate=10 * NET)).notes
+    assert any("device 6 (n1)" in note for note in notes)
+
+
+def test_without_time_the_links_still_have_figures() -> None:
+    """When the time is up at once, only what planning needs is measured."""
+    found = surveyed(survey_of([2, 2], _two_levels(2), has_time=False))
+    assert {m.operation for m in found.measurements} == {"send", "all_reduce"}
+    assert found.pair_rates == ()
+    assert found.links["network"].bytes_per_s == pytest.approx(NET, rel=0.1)
+
+
+def test_both_directions_and_all_collectives_are_measured() -> None:
+    """Every operation appears for both link classes, with several groups at once among them."""
+    found = surveyed(survey_of([4, 4], _two_levels(4)))
+    for link in ("intra", "network"):
+        operations = {m.operation for m in found.measurements if m.link == link}
+        assert operations >= {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+        assert operations >= {"send", "exchange"}
+        assert max(m.concurrent_groups for m in found.measurements if m.link == link) > 1
