@@ -35,6 +35,7 @@ class Passes:
     workspace_bytes: int | None
     forward_flops: float | None
     backward_flops: float | None
+    compiled_flops: float | None = None  # of the forward program that runs
 
 
 def passes_of(unit: Unit, recompute: Recompute = "none") -> Passes:
@@ -59,6 +60,7 @@ def passes_of(unit: Unit, recompute: Recompute = "none") -> Passes:
         workspace_bytes=None if None in workspaces else max(b for b in workspaces if b is not None),
         forward_flops=flops_of(forward),
         backward_flops=flops_of(backward),
+        compiled_flops=flops_of(run_forward),
     )
 
 
@@ -171,7 +173,8 @@ def _scan_workspace_bytes(unit: Unit, layers: int) -> int | None:
 
 def check_work(name: str, counted_flops: float | None, expected_flops: float) -> None:
     """Raises `MissingWork` where a program does less than its weights ask for."""
-    if counted_flops is not None and counted_flops < LEAST_WORK_FRACTION * expected_flops:
+    counted_flops = counted_flops or 0.0
+    if counted_flops < LEAST_WORK_FRACTION * expected_flops:
         raise MissingWork(
             f"the program of {name} does {counted_flops:.3g} operations where its weights ask for "
             f"{expected_flops:.3g}"

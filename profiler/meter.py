@@ -1,0 +1,225 @@
+"""One point, measured on a device: both passes, their bytes and operations, the device's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import jax
+
+from apss_jax.schema.cluster import LayerMeasurement, LayerShape, Precision
+from apss_jax.schema.machine import DeviceState
+from apss_jax.schema.weights import Weight
+from profiler.kernels import NotMeasurable, Shard
+from profiler.layers import DTYPES, Unit, unit_of
+from profiler.points import LAYER_RANK, Point
+from profiler.programs import (
+    MissingWork,
+    Passes,
+    check_work,
+    passes_of,
+    scanned_bytes,
+    update_passes,
+)
+from profiler.timing import Samples, Stopwatch
+
+MOST_PASS_S: Final = 10.0  # for all repeats of one pass
+# A rate so far above the datasheet's is a clock that stopped before the work was done.
+MOST_PEAK_FRACTION: Final = 1.05
+PRODUCTS: Final = {"fp32": "highest", "tf32": "tensorfloat32"}
+NEEDS_SPACE: Final = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory")
+
+
+class PointFailed(Exception):
+    """A point that gives no measurement; says why. `too_big`: the device's memory is too small."""
+
+    def __init__(self, reason: str, *, too_big: bool = False) -> None:
+        super().__init__(reason)
+        self.too_big = too_big
+
+
+class Meter(Protocol):
+    """Measures points on one device type: a device at hand, or one that is imitated."""
+
+    device_type: str
+
+    def measure(self, point: Point) -> LayerMeasurement:
+        """Returns the measurement of a point; raises `PointFailed`."""
+
+
+StateFn = Callable[[], DeviceState | None]
+"""Returns how a device runs at this moment."""
+
+PeakFn = Callable[[Point, str | None], int | None]
+"""Returns the most bytes that a process with nothing but this point held, None if unknown."""
+
+
+@dataclass
+class DeviceMeter:
+    """Measures on one device of JAX."""
+
+    device: Any
+    device_type: str
+    stopwatch: Stopwatch
+    peak_flops_per_s: dict[Precision, float]  # of the datasheet; empty where there is none
+    state: StateFn = lambda: None
+    peak: PeakFn | None = None
+    attention_kernel: str | None = None  # "cudnn" until it refuses
+    _kept_fraction: dict[tuple[str, str, str], float] = field(default_factory=dict)
+
+    def measure(self, point: Point) -> LayerMeasurement:
+        """Returns the measurement of a point; raises `PointFailed`."""
+        try:
+            with jax.default_device(self.device), _products(point.precision):
+                return self._measured(point)
+        except (NotMeasurable, MissingWork) as error:
+            raise PointFailed(str(error)) from None
+        except jax.errors.JaxRuntimeError as error:
+            text = str(error)
+            too_big = any(word in text for word in NEEDS_SPACE)
+            reason = "it does not fit in memory" if too_big else text.splitlines()[0]
+            raise PointFailed(reason, too_big=too_big) from None
+
+    def _measured(self, point: Point) -> LayerMeasurement:
+        passes, unit = self._prepared(point)
+        self._check_work(point, passes)
+        forward = self.stopwatch.time(passes.forward, most_s=MOST_PASS_S)
+        backward = None
+        if passes.backward is not None:
+            backward = self.stopwatch.time(passes.backward, most_s=MOST_PASS_S)
+        row = LayerMeasurement(
+            shape=point.subject.name,
+            device_type=self.device_type,
+            tensor_parallel=point.tensor_parallel,
+            micro_batch=point.micro_batch,
+            seq_len=point.seq_len,
+            precision=point.precision,
+            recompute=point.recompute,
+            forward_s=forward.time_s,
+            backward_s=None if backward is None else backward.time_s,
+            repeats=len(forward.times_s),
+            spread_fraction=_wider(forward, backward),
+            saved_bytes=self._saved_bytes(point, unit, passes),
+            workspace_bytes=passes.workspace_bytes,
+            peak_bytes=self._peak_bytes(point),
+            forward_flops=passes.forward_flops,
+            backward_flops=passes.backward_flops,
+            attention_kernel=self._kernel_of(point),
+            state=self.state(),
+        )
+        check_rate(row, self.peak_flops_per_s.get(point.precision))
+        return row
+
+    def _prepared(self, point: Point) -> tuple[Passes, Unit | None]:
+        if point.subject.shape.part == "optimizer":
+            return _update_of(point), None
+        if self.attention_kernel is not None:
+            try:
+                return self._compiled(point)
+            except (RuntimeError, ValueError, NotImplementedError) as error:
+                if any(word in str(error) for word in NEEDS_SPACE):
+                    raise
+                self.attention_kernel = None  # it has no kernel for this device or head size
+        return self._compiled(point)
+
+    def _compiled(self, point: Point) -> tuple[Passes, Unit]:
+        unit = unit_of(
+            point.subject.shape,
+            point.precision,
+            Shard(point.tensor_parallel, self.attention_kernel, point.recompute == "selective"),
+            point.micro_batch,
+            point.seq_len,
+        )
+        return passes_of(unit, point.recompute), unit
+
+    def _check_work(self, point: Point, passes: Passes) -> None:
+        # Elsewhere products are calls into libraries, which the compiler does not count.
+        if self.device.platform == "cpu":
+            check_work(str(point), passes.compiled_flops, expected_flops(point))
+
+    def _saved_bytes(self, point: Point, unit: Unit | None, passes: Passes) -> int | None:
+        """Returns what a layer keeps inside a larger program: measured once, carried to others."""
+        if unit is None or passes.saved_bytes is None:
+            return None
+        if not self._scan_tells(point):
+            return passes.saved_bytes
+        key = (point.subject.name, point.precision, point.recompute)
+        if key not in self._kept_fraction:
+            found = scanned_bytes(unit)
+            self._kept_fraction[key] = found / passes.saved_bytes if found else 1.0
+        return round(self._kept_fraction[key] * passes.saved_bytes)
+
+    def _scan_tells(self, point: Point) -> bool:
+        is_whole = point.subject.rank == LAYER_RANK and point.recompute != "full"
+        # XLA computes 16-bit values in FP32 on CPU and then keeps those.
+        return is_whole and (self.device.platform != "cpu" or DTYPES[point.precision] == "float32")
+
+    def _peak_bytes(self, point: Point) -> int | None:
+        if self.peak is None or point.subject.rank != LAYER_RANK or point.recompute != "none":
+            return None
+        return self.peak(point, self.attention_kernel)
+
+    def _kernel_of(self, point: Point) -> str | None:
+        layer = point.subject.shape.layer
+        return None if layer is None or layer.mixer is None else self.attention_kernel or "xla"
+
+
+def _update_of(point: Point) -> Passes:
+    count = point.subject.shape.num_parameters
+    if count is None or point.precision not in DTYPES:
+        raise NotMeasurable("an update of no parameters, or in a precision that has no type here")
+    return update_passes(count, DTYPES[point.precision])
+
+
+def _products(precision: Precision) -> AbstractContextManager[Any]:
+    return jax.default_matmul_precision(PRODUCTS.get(precision, "default"))
+
+
+def _wider(forward: Samples, backward: Samples | None) -> float | None:
+    spreads = [s.spread_fraction for s in (forward, backward) if s is not None]
+    known = [spread for spread in spreads if spread is not None]
+    return max(known) if known else None
+
+
+def expected_flops(point: Point) -> float:
+    """Returns the operations of a forward pass's products with weights, on one tensor rank."""
+    shape = point.subject.shape
+    if shape.part == "head" and shape.vocab_size is not None:
+        return 2.0 * point.tokens * shape.hidden_size * shape.vocab_size / point.tensor_parallel
+    if shape.layer is None:
+        return 0.0
+    return sum(_product_flops(w, point) for w in shape.layer.weights(shape.hidden_size))
+
+
+def _product_flops(weight: Weight, point: Point) -> float:
+    shared = 1 if weight.shard == "replicated" else point.tensor_parallel
+    return 2.0 * point.tokens * weight.multiplied_fraction * weight.num_parameters / shared
+
+
+def check_rate(row: LayerMeasurement, peak_flops_per_s: float | None) -> None:
+    """Raises `PointFailed` where a pass was faster than the device can compute."""
+    if peak_flops_per_s is None:
+        return
+    for name, flops, time_s in (
+        ("forward", row.forward_flops, row.forward_s),
+        ("backward", row.backward_flops, row.backward_s),
+    ):
+        if flops is not None and time_s and flops / time_s > MOST_PEAK_FRACTION * peak_flops_per_s:
+            rate, most = flops / time_s / 1e12, peak_flops_per_s / 1e12
+            raise PointFailed(
+                f"its {name} pass would have run at {rate:.3g} TFLOP/s on a device of {most:.3g}: "
+                "the time is not that of the work"
+            )
+
+
+def shape_problem(shape: LayerShape, precision: Precision) -> str | None:
+    """Returns in words why a shape cannot be measured at all, or None."""
+    if shape.part == "optimizer":
+        return None if precision in DTYPES else f"precision {precision}"
+    try:
+        unit_of(shape, precision, Shard(), 1, 1)
+    except NotMeasurable as error:
+        return str(error)
+    return None
