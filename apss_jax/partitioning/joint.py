@@ -1,11 +1,13 @@
 """Pipelines whose devices are still open: which type each stage gets, within what there is."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float64, Int, Int64
 
-from apss_jax.partitioning.instance import require_costs
+from apss_jax.partitioning.flow import Flow, Schedule, prefix_sums
+from apss_jax.partitioning.instance import MEMORY_SLACK_FRACTION, require_costs
 from apss_jax.partitioning.pipeline import PipelineInstance
 
 Order = Int[np.ndarray, "stages"]
@@ -84,6 +86,50 @@ class JointInstance:
         stage = np.arange(self.num_stages)
         return np.minimum(self.num_stages - stage, self.num_micro_batches).astype(np.int64)
 
+    @cached_property
+    def allowed_bytes(self) -> Float64[np.ndarray, "device_types"]:
+        """What a device of each type may hold, rounding included."""
+        return self.capacity_bytes * (1 + MEMORY_SLACK_FRACTION)
+
+    @cached_property
+    def sums(self) -> Float64[np.ndarray, "passes device_types offsets"]:
+        """Forward, backward and tail over all layers before."""
+        own = (self.type_forward_s, self.type_backward_s, self.type_gradient_s)
+        return prefix_sums(np.stack(own))
+
+    @cached_property
+    def held(self) -> Float64[np.ndarray, "2 offsets"]:
+        """States, and what is saved for a micro-batch, of all layers before."""
+        return prefix_sums(np.stack([self.state_bytes, self.saved_bytes]))
+
+    @cached_property
+    def sent(self) -> Float64[np.ndarray, "_ offsets"]:
+        """One message by where it is cut: for each pair of types, then inside a node of each."""
+        per_byte = np.concatenate([self.link_s_per_byte.ravel(), self.node_s_per_byte])
+        per_call = np.concatenate([self.link_s_per_call.ravel(), self.node_s_per_call])
+        sent_s = np.zeros((len(per_byte), self.num_layers + 1))
+        sent_s[:, 1:-1] = per_byte[:, None] * self.boundary_bytes + per_call[:, None]
+        return sent_s
+
+    def links_of(self, order: Order) -> Order:
+        """Returns the row of `sent` for each stage's messages to the next; the last sends none."""
+        here, there = order[:-1], order[1:]
+        is_inside = (here == there) & (_places(order)[1:] % self.node_stages[there] > 0)
+        pairs = self.num_types**2
+        links = np.where(is_inside, pairs + here, here * self.num_types + there)
+        return np.append(links, 0)
+
+    def flow(self, order: Order) -> Flow:
+        """Returns the pipeline on given types as compiled code reads it."""
+        return Flow(
+            sums=self.sums,
+            sent=self.sent,
+            held=self.held,
+            places=np.stack([order, self.links_of(order), self.in_flight]),
+            allowed_bytes=self.allowed_bytes[order],
+            schedule=Schedule.of(self.num_stages, self.num_micro_batches, 1),
+        )
+
     def ordered(self, order: Order) -> PipelineInstance:
         """Returns the pipeline on given types; raises ValueError if there are too few of one."""
         order = np.asarray(order, np.int64)
@@ -91,7 +137,7 @@ class JointInstance:
         return PipelineInstance(
             forward_s=self.type_forward_s[order],
             backward_s=self.type_backward_s[order],
-            transfer_s=self._transfer_s(order),
+            transfer_s=self.sent[self.links_of(order)[:-1], 1:-1].T.copy(),
             gradient_s=self.type_gradient_s[order],
             state_bytes=self.state_bytes,
             saved_bytes=self.saved_bytes,
@@ -99,16 +145,6 @@ class JointInstance:
             capacity_bytes=self.capacity_bytes[order],
             num_micro_batches=self.num_micro_batches,
         )
-
-    def _transfer_s(self, order: Order) -> Float64[np.ndarray, "boundaries cuts"]:
-        here, there = order[:-1], order[1:]
-        is_inside = (here == there) & (_places(order)[1:] % self.node_stages[there] > 0)
-        of_node = (self.node_s_per_byte[here], self.node_s_per_call[here])
-        of_link = (self.link_s_per_byte[here, there], self.link_s_per_call[here, there])
-        per_byte, per_call = (
-            np.where(is_inside, near, far) for near, far in zip(of_node, of_link, strict=True)
-        )
-        return self.boundary_bytes[:, None] * per_byte + per_call
 
 
 def require_order(instance: JointInstance, order: Order) -> None:

@@ -32,16 +32,16 @@ NUM_TABLES = 5
 # Differences below this share of a figure are rounding, not another solution.
 _TIE_FRACTION = 1e-12
 # A threshold that only bounds the search needs no more digits, and never more halvings.
-_THRESHOLD_FRACTION = 1e-3
-_MAX_HALVINGS = 40
+THRESHOLD_FRACTION = 1e-3
+MAX_HALVINGS = 40
 
 # Rows of the work table: where each stage can start at the earliest and latest (the last layer's
 # end follows the last stage), the queue, and where each stage of the partition found last ends.
 _FIRST, _LAST, _QUEUE, _ENDS = range(4)
 
 # Columns of the table of open boxes; a low and a high limit each for rounds and for gradients.
-_BOUND, _LOW, _HIGH = 0, 1, 3
-_COLUMNS = 5
+BOUND, LOW, HIGH = 0, 1, 3
+BOX_COLUMNS = 5
 
 # Called by compiled code alone: a way in from Python would only take time to compile.
 _NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -143,8 +143,8 @@ def _open_boxes(tables: Any, limits: Any, work: Any, boxes: Any) -> int:
         for stage in range(tables.shape[1]):
             high_s += tables[ROUNDS + kind, stage, tables.shape[2] - 1]
         limits[1 - kind] = inf
-        for _ in range(_MAX_HALVINGS):
-            if high_s - low_s <= _THRESHOLD_FRACTION * high_s:
+        for _ in range(MAX_HALVINGS):
+            if high_s - low_s <= THRESHOLD_FRACTION * high_s:
                 break
             limits[kind] = 0.5 * (low_s + high_s)
             if _fill(tables, limits, work):
@@ -152,17 +152,17 @@ def _open_boxes(tables: Any, limits: Any, work: Any, boxes: Any) -> int:
             else:
                 low_s = limits[kind]
         for row in range(3):
-            boxes[row, _LOW + kind] = high_s if row > kind else low_s
-            boxes[row, _HIGH + kind] = high_s if row == kind else inf
-            boxes[row, _BOUND] = boxes[row, _LOW] + boxes[row, _LOW + 1]
-    if boxes[1, _HIGH + 1] > 0.0:
+            boxes[row, LOW + kind] = high_s if row > kind else low_s
+            boxes[row, HIGH + kind] = high_s if row == kind else inf
+            boxes[row, BOUND] = boxes[row, LOW] + boxes[row, LOW + 1]
+    if boxes[1, HIGH + 1] > 0.0:
         return 3
-    boxes[1, _HIGH + 1] = inf
+    boxes[1, HIGH + 1] = inf
     return 2
 
 
 @inner
-def _take_best(boxes: Any, count: int, incumbent_s: float, limits: Any) -> bool:
+def take_best(boxes: Any, count: int, incumbent_s: float, limits: Any) -> bool:
     """Moves the box with the least bound to the last row, and the last box into its place.
 
     Its upper limits are lowered to where a load alone would reach the incumbent, and copied. False
@@ -170,34 +170,34 @@ def _take_best(boxes: Any, count: int, incumbent_s: float, limits: Any) -> bool:
     """
     best, last = 0, boxes.shape[0] - 1
     for row in range(1, count):
-        if boxes[row, _BOUND] < boxes[best, _BOUND]:
+        if boxes[row, BOUND] < boxes[best, BOUND]:
             best = row
-    for column in range(_COLUMNS):
+    for column in range(BOX_COLUMNS):
         boxes[last, column] = boxes[best, column]
         boxes[best, column] = boxes[count - 1, column]
     for kind in range(2):
-        high_s = boxes[last, _LOW + kind] + (incumbent_s - boxes[last, _BOUND])
-        limits[kind] = high_s if high_s < boxes[last, _HIGH + kind] else boxes[last, _HIGH + kind]
-        boxes[last, _HIGH + kind] = limits[kind]
-    return boxes[last, _BOUND] < incumbent_s * (1.0 - _TIE_FRACTION)
+        high_s = boxes[last, LOW + kind] + (incumbent_s - boxes[last, BOUND])
+        limits[kind] = high_s if high_s < boxes[last, HIGH + kind] else boxes[last, HIGH + kind]
+        boxes[last, HIGH + kind] = limits[kind]
+    return boxes[last, BOUND] < incumbent_s * (1.0 - _TIE_FRACTION)
 
 
 @inner
-def _split(boxes: Any, found_s: Any, pass_s: float, count: int) -> int:
+def split(boxes: Any, found_s: Any, pass_s: float, count: int) -> int:
     """Appends the parts of the last row's box that the partition found does not dominate."""
     last = boxes.shape[0] - 1
     for kind in range(2):
         below_s = found_s[kind] * (1.0 - _TIE_FRACTION)
-        if below_s <= 0.0 or below_s < boxes[last, _LOW + kind]:
+        if below_s <= 0.0 or below_s < boxes[last, LOW + kind]:
             continue
-        for column in range(_COLUMNS):
+        for column in range(BOX_COLUMNS):
             boxes[count, column] = boxes[last, column]
-        boxes[count, _BOUND] = pass_s + boxes[last, _LOW] + boxes[last, _LOW + 1]
-        boxes[count, _HIGH + kind] = below_s
+        boxes[count, BOUND] = pass_s + boxes[last, LOW] + boxes[last, LOW + 1]
+        boxes[count, HIGH + kind] = below_s
         count += 1
         # The part below is appended: what is left has at least this load.
-        low_s = boxes[last, _LOW + kind]
-        boxes[last, _LOW + kind] = found_s[kind] if found_s[kind] > low_s else low_s
+        low_s = boxes[last, LOW + kind]
+        boxes[last, LOW + kind] = found_s[kind] if found_s[kind] > low_s else low_s
     return count
 
 
@@ -232,7 +232,7 @@ def solve(
     take longer than a search.
     """
     count, incumbent_s = _open_boxes(tables, limits, work, boxes), inf
-    while count > 0 and _take_best(boxes, count, incumbent_s, limits):
+    while count > 0 and take_best(boxes, count, incumbent_s, limits):
         count -= 1
         if not _fill(tables, limits, work):
             continue
@@ -245,7 +245,7 @@ def solve(
             incumbent_s = score_s
             for cut in range(cuts.size):
                 cuts[cut] = work[_ENDS, cut] - 1
-        count = _split(boxes, limits, pass_s, count)
+        count = split(boxes, limits, pass_s, count)
         if count + 3 > boxes.shape[0]:
             return nan
     return incumbent_s
@@ -254,7 +254,7 @@ def solve(
 def workspace(stages: int, offsets: int, num_boxes: int) -> tuple[Any, ...]:
     """Returns the arrays that `solve` works in, in the order of its arguments."""
     return (
-        np.empty((num_boxes, _COLUMNS)),
+        np.empty((num_boxes, BOX_COLUMNS)),
         np.empty((4, offsets), np.int64),
         np.empty((stages, offsets), np.int64),
         np.empty((2, offsets)),
