@@ -16,6 +16,9 @@ from apss_jax.schema.link_measurements import LinkFit, LinkSample, Operation
 # something else ran is an outlier.
 OUTLIER: Final = 0.1
 LEAST_S: Final = 1e-12  # keeps logarithms finite
+# Short messages count less, down to this: a network's buffers swallow some whole, and there are
+# more sizes that tell the latency than sizes that tell the bandwidth.
+LEAST_WEIGHT: Final = 0.2
 
 Samples = Float[np.ndarray, " samples"]
 
@@ -50,13 +53,17 @@ def fit_line(message_bytes: Samples, times_s: Samples) -> Line:
         raise ValueError("a latency and a bandwidth need samples of two sizes")
     order = np.argsort(message_bytes, kind="stable")
     size, time = message_bytes[order], times_s[order]
+    weight = np.maximum(LEAST_WEIGHT, np.sqrt(size / size[-1]))
 
     def residuals(logs: Float[np.ndarray, " 2"]) -> Samples:
         return np.log(np.exp(logs[0]) + np.exp(logs[1]) * size) - np.log(time)
 
+    def weighted(logs: Float[np.ndarray, " 2"]) -> Samples:
+        return weight * residuals(logs)
+
     starts = _starts(size, time)
     found = min(
-        (least_squares(residuals, s, loss="soft_l1", f_scale=OUTLIER) for s in starts),
+        (least_squares(weighted, s, loss="soft_l1", f_scale=OUTLIER) for s in starts),
         key=lambda result: float(result.cost),
     )
     latency_s, s_per_byte = np.exp(found.x)
@@ -66,7 +73,7 @@ def fit_line(message_bytes: Samples, times_s: Samples) -> Line:
 
 def _starts(size: Samples, time: Samples) -> list[Float[np.ndarray, " 2"]]:
     """Returns two guesses: the largest sample is all bandwidth, or half latency."""
-    s_per_byte = max(time[-1] / size[-1], LEAST_S / size[-1])
+    s_per_byte = max(time[-1], LEAST_S) / size[-1]
     latency_s = max(time[0] - size[0] * s_per_byte, 0.1 * time[0])
     return [np.log([latency_s, s_per_byte]), np.log([0.5 * time[0], 0.5 * s_per_byte])]
 

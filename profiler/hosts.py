@@ -97,14 +97,13 @@ def join(launch: Launch) -> None:
     """Joins the run; raises `InputError` when the other processes cannot be reached."""
     import jax
 
-    known = {} if launch.local_device is None else {"local_device_ids": launch.local_device}
     try:
         jax.distributed.initialize(
             coordinator_address=launch.coordinator,
             num_processes=launch.num_processes,
             process_id=launch.process_id,
             initialization_timeout=JOIN_TIMEOUT_S,
-            **known,
+            local_device_ids=launch.local_device,
         )
     except (RuntimeError, ValueError) as error:
         rule = f"the processes of {launch.launcher} did not meet: {_first_line(error)}"

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from apss_jax.schema.link_measurements import Operation
-from profiler.link_figures import Evidence
+from profiler.link_figures import Evidence, rate_of
 from profiler.pairs import slow_among
 from profiler.sampling import Ladder, Numbers
-from profiler.survey import Survey, rate_at_largest
+from profiler.survey import Survey
 
 MOST_PAIRS: Final = 28  # all pairs of eight devices
 CHECK: Final = Ladder((2**24,), float("inf"), 0.4)  # one size, to compare equal nodes by
@@ -67,10 +67,13 @@ def _kinds(survey: Survey) -> list[list[int]]:
 
 
 def _compare(survey: Survey, nodes: Sequence[int], name: str) -> None:
-    found = [
-        survey.measure("all_reduce", [survey.nodes[n]], link=name, ladder=CHECK) for n in nodes
-    ]
-    rates = [rate_at_largest(measurement) or float("nan") for measurement in found]
+    def rate(node: int) -> float:
+        found = survey.measure("all_reduce", [survey.nodes[node]], link=name, ladder=CHECK)
+        return rate_of(found) if found.samples else float("nan")
+
+    rates = [rate(node) for node in nodes]
+    for i in slow_among(rates):
+        rates[i] = max(rates[i], rate(nodes[i]))  # it may have been disturbed
     for i in slow_among(rates):
         fraction = rates[i] / float(np.nanmax(rates))
         node = nodes[i]
@@ -85,9 +88,9 @@ def _compare_pairs(survey: Survey, devices: Numbers) -> None:
     if len(pairs) < 2:
         return
     rates = [survey.pair_rate(*pair) for pair in pairs]
-    known = [float("nan") if rate is None else rate for rate in rates]
-    for i in slow_among(known):
-        usual = float(np.nanmax(known))
+    for i in slow_among(rates):
+        rates[i] = max(rates[i], survey.pair_rate(*pairs[i]))
+    for i in slow_among(rates):
         a, b = pairs[i]
-        factor = usual / known[i]
+        factor = float(np.nanmax(rates)) / rates[i]
         survey.note(f"devices {a} and {b} are {factor:.1f} times slower than the fastest pair")

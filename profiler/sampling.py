@@ -31,6 +31,9 @@ MEETING_BYTES: Final = 4
 FEWEST_REPEATS: Final = 3
 PROGRAM_S: Final = 0.2  # to compile a program and to connect its members, once per size
 
+# Between CPU devices longer messages measure how fast new memory pages come, not a link.
+MOST_CPU_BYTES: Final = 2**24
+
 Numbers = tuple[int, ...]
 
 _MEETING: Final[dict[Operation, Operation]] = {
@@ -92,7 +95,7 @@ class Sampler:
     ) -> list[LinkSample]:
         found: list[LinkSample] = []
         left_s = self._agreed_left_s()
-        for size in ladder.message_bytes:
+        for size in self._sizes(ladder):
             expected_s = _expected_s(found, size)
             needed_s = PROGRAM_S + (WARM_UPS + FEWEST_REPEATS) * expected_s
             is_needed = len(found) < at_least
@@ -102,6 +105,10 @@ class Sampler:
             sample, left_s = self._sample(operation, groups, size, repeats)
             found.append(sample)
         return found
+
+    def _sizes(self, ladder: Ladder) -> list[int]:
+        is_cpu = self.context.devices[0].platform == "cpu"
+        return [size for size in ladder.message_bytes if not is_cpu or size <= MOST_CPU_BYTES]
 
     def _sample(
         self, operation: Operation, groups: Sequence[Numbers], size: int, repeats: int

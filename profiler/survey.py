@@ -9,7 +9,7 @@ from typing import Final
 from apss_jax.schema.cluster import Link
 from apss_jax.schema.link_measurements import LinkMeasurement, Operation, PairRate
 from profiler.context import MeasuringContext
-from profiler.link_figures import Evidence, link_from, rate_of
+from profiler.link_figures import Evidence, link_from
 from profiler.sampling import FULL, QUICK, Ladder, Numbers, Sampler
 
 # What is assumed of a network that nobody could measure: 10 Gbit/s Ethernet.
@@ -59,12 +59,12 @@ class Survey:
             self.measurements.append(found)
         return found
 
-    def pair_rate(self, sender: int, receiver: int) -> float | None:
-        """Returns what one device reaches when it alone sends to another, None without time."""
+    def pair_rate(self, sender: int, receiver: int) -> float:
+        """Returns what one device reaches when it alone sends to another, NaN without time."""
         self._tell(f"Links: device {sender} to {receiver}")
         found = self.sampler.measure("send", [(sender, receiver)], ladder=QUICK)
         if not found.samples:
-            return None
+            return float("nan")
         last = found.samples[-1]
         rate = last.message_bytes / (
             last.fastest_s if self.sampler.takes_fastest else last.median_s
@@ -101,8 +101,3 @@ class Survey:
     def _tell(self, text: str) -> None:
         if self.sampler.context.process_index == 0:
             self.sampler.context.note(text)
-
-
-def rate_at_largest(measurement: LinkMeasurement) -> float | None:
-    """Returns the rate of a measurement, or None where it has no samples."""
-    return rate_of(measurement) if measurement.samples else None

@@ -37,6 +37,13 @@ def test_latency_is_never_negative() -> None:
     assert fit_line(SIZES, times_s).latency_s > 0
 
 
+def test_buffers_that_swallow_short_messages_do_not_hide_the_bandwidth() -> None:
+    """Only the two longest messages are slower than a buffer takes them: they decide the rate."""
+    sizes = np.array([2.0**10, 2.0**14, 2.0**17, 2.0**20, 2.0**22])
+    times_s = np.array([6e-4, 6e-4, 2e-3, 0.080, 0.335])  # 12.5 MB/s beyond 100 kB
+    assert fit_line(sizes, times_s).bytes_per_s == pytest.approx(12.5e6, rel=0.05)
+
+
 def test_one_size_is_refused() -> None:
     """Two unknowns need samples of two sizes."""
     with pytest.raises(ValueError, match="two sizes"):

@@ -14,9 +14,16 @@ TIMEOUT_S = 240
 
 
 def run_workers(
-    code: str, arguments: Sequence[Sequence[str]], *, devices: int = 1, prefix: Sequence[str] = ()
+    code: str,
+    arguments: Sequence[Sequence[str]],
+    *,
+    devices: int = 1,
+    prefixes: Sequence[Sequence[str]] = (),
 ) -> list[str]:
-    """Returns what each process printed; fails with its stderr when one fails."""
+    """Returns what each process printed; fails with its stderr when one fails.
+
+    `prefixes` holds for each process the command that starts it somewhere else.
+    """
     environment = {
         **os.environ,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
@@ -26,14 +33,14 @@ def run_workers(
     }
     started = [
         subprocess.Popen(
-            [*prefix, sys.executable, "-c", code, *words],
+            [*before, sys.executable, "-c", code, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
             cwd=ROOT,
         )
-        for words in arguments
+        for before, words in zip(prefixes or [()] * len(arguments), arguments, strict=True)
     ]
     try:
         results = [process.communicate(timeout=TIMEOUT_S) for process in started]
