@@ -56,12 +56,14 @@ class Campaign:
         return Campaign(meter, left, budget, Pace(calls), progress)
 
     def round(self, longest_s: float = ROUND_S) -> list[LayerMeasurement]:
-        """Returns new measurements: those of a while, or of all that was left."""
+        """Returns new measurements: of one point at least, and of more for a while."""
         start_s, before = self.budget.spent_s, len(self.rows)
-        while self._next < len(self.points) and self.budget.spent_s - start_s < longest_s:
+        while self._next < len(self.points):
             point = self.points[self._next]
             self._next += 1
             self._try(point)
+            if self.budget.spent_s - start_s >= longest_s:
+                break
         self.is_done = self._next >= len(self.points)
         return self.rows[before:]
 
@@ -90,7 +92,7 @@ class Campaign:
             if failure.too_big:
                 self._too_big.append(point)
             return
-        self.pace.learn(point, row, self.budget.spent_s - start_s)
+        self.pace.learn(point, row, self.budget.spent_s - start_s - self.meter.once_s)
         self.rows.append(row)
 
     def _is_larger(self, point: Point, other: Point) -> bool:

@@ -58,6 +58,14 @@ def _by_alias(name: str) -> Device | None:
         return None
 
 
+def type_name(name: str | None, platform: str) -> str:
+    """Returns the name that a device's type has in a profile."""
+    library = library_device(name)
+    if library is not None:
+        return library.name
+    return "CPU" if platform == "cpu" else name or platform
+
+
 @dataclass(frozen=True)
 class NamedType:
     """A device type under the name that measurements give it, and how it came about."""
@@ -90,7 +98,7 @@ def named_type(
         told = facts.memory_bytes or known.memory_bytes
         kept = known.model_copy(update={"memory_bytes": min(told, known.memory_bytes)})
         return NamedType(library.name, kept, library, f"{library.name}: datasheet of the library")
-    name = "CPU" if platform == "cpu" else facts.name or platform
+    name = type_name(facts.name, platform)
     if facts.memory_bytes is None:
         raise unknown_memory(name)
     probed = probe(precision)
@@ -117,7 +125,7 @@ def unknown_memory(name: str) -> InputError:
     from apss_jax.schema.errors import mistake
 
     rule = "neither the driver nor JAX's allocator nor the host says how much memory it has"
-    return mistake("device", name, rule, "Give it in a cluster file, by --device-memory-gib")
+    return mistake("device", name, rule, "Describe the device in a cluster file")
 
 
 def probe_device(device: Any, stopwatch: Stopwatch) -> ProbeFn:

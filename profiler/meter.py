@@ -9,12 +9,13 @@ from typing import Any, Final, Protocol
 
 import jax
 
-from apss_jax.schema.cluster import LayerMeasurement, LayerShape, Precision
+from apss_jax.schema.cluster import LayerMeasurement, Precision
 from apss_jax.schema.machine import DeviceState
 from apss_jax.schema.weights import Weight
+from profiler.budget import Budget
 from profiler.kernels import NotMeasurable, Shard
 from profiler.layers import DTYPES, Unit, unit_of
-from profiler.points import LAYER_RANK, Point
+from profiler.points import Point
 from profiler.programs import (
     MissingWork,
     Passes,
@@ -28,6 +29,8 @@ from profiler.timing import Samples, Stopwatch
 MOST_PASS_S: Final = 10.0  # for all repeats of one pass
 # A rate so far above the datasheet's is a clock that stopped before the work was done.
 MOST_PEAK_FRACTION: Final = 1.05
+SCAN_COMPILATIONS: Final = 4.0  # what compiling both scans takes, in compilations of a point
+PROCESS_S: Final = 15.0  # until a new process has its device
 PRODUCTS: Final = {"fp32": "highest", "tf32": "tensorfloat32"}
 NEEDS_SPACE: Final = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory")
 
@@ -44,6 +47,7 @@ class Meter(Protocol):
     """Measures points on one device type: a device at hand, or one that is imitated."""
 
     device_type: str
+    once_s: float  # of the last point, what later ones of its shape do not need again
 
     def measure(self, point: Point) -> LayerMeasurement:
         """Returns the measurement of a point; raises `PointFailed`."""
@@ -67,6 +71,10 @@ class DeviceMeter:
     state: StateFn = lambda: None
     peak: PeakFn | None = None
     attention_kernel: str | None = None  # "cudnn" until it refuses
+    budget: Budget = field(default_factory=lambda: Budget.of_minutes(None))
+    once_s: float = 0.0
+    _compile_s: float = 0.0
+    _peaked: set[str] = field(default_factory=set)
     _kept_fraction: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
     def measure(self, point: Point) -> LayerMeasurement:
@@ -83,7 +91,9 @@ class DeviceMeter:
             raise PointFailed(reason, too_big=too_big) from None
 
     def _measured(self, point: Point) -> LayerMeasurement:
+        self.once_s, start_s = 0.0, self.budget.spent_s
         passes, unit = self._prepared(point)
+        self._compile_s = self.budget.spent_s - start_s
         self._check_work(point, passes)
         forward = self.stopwatch.time(passes.forward, most_s=MOST_PASS_S)
         backward = None
@@ -147,19 +157,32 @@ class DeviceMeter:
             return passes.saved_bytes
         key = (point.subject.name, point.precision, point.recompute)
         if key not in self._kept_fraction:
+            if not self.budget.allows(SCAN_COMPILATIONS * self._compile_s):
+                return passes.saved_bytes
+            start_s = self.budget.spent_s
             found = scanned_bytes(unit)
             self._kept_fraction[key] = found / passes.saved_bytes if found else 1.0
+            self.once_s += self.budget.spent_s - start_s
         return round(self._kept_fraction[key] * passes.saved_bytes)
 
     def _scan_tells(self, point: Point) -> bool:
-        is_whole = point.subject.rank == LAYER_RANK and point.recompute != "full"
+        is_whole = point.subject.is_whole_layer and point.recompute != "full"
         # XLA computes 16-bit values in FP32 on CPU and then keeps those.
         return is_whole and (self.device.platform != "cpu" or DTYPES[point.precision] == "float32")
 
     def _peak_bytes(self, point: Point) -> int | None:
-        if self.peak is None or point.subject.rank != LAYER_RANK or point.recompute != "none":
+        """Returns the peak of the first point of a whole layer: a process starts for it."""
+        name = point.subject.name
+        is_asked = point.subject.is_whole_layer and point.recompute == "none"
+        if self.peak is None or not is_asked or name in self._peaked:
             return None
-        return self.peak(point, self.attention_kernel)
+        if not self.budget.allows(PROCESS_S + SCAN_COMPILATIONS * self._compile_s):
+            return None
+        start_s = self.budget.spent_s
+        self._peaked.add(name)
+        found = self.peak(point, self.attention_kernel)
+        self.once_s += self.budget.spent_s - start_s
+        return found
 
     def _kernel_of(self, point: Point) -> str | None:
         layer = point.subject.shape.layer
@@ -212,14 +235,3 @@ def check_rate(row: LayerMeasurement, peak_flops_per_s: float | None) -> None:
                 f"its {name} pass would have run at {rate:.3g} TFLOP/s on a device of {most:.3g}: "
                 "the time is not that of the work"
             )
-
-
-def shape_problem(shape: LayerShape, precision: Precision) -> str | None:
-    """Returns in words why a shape cannot be measured at all, or None."""
-    if shape.part == "optimizer":
-        return None if precision in DTYPES else f"precision {precision}"
-    try:
-        unit_of(shape, precision, Shard(), 1, 1)
-    except NotMeasurable as error:
-        return str(error)
-    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from apss_jax.schema.cluster import ClusterProfile, LayerShape, Precision
@@ -29,6 +29,7 @@ class Subject:
     name: str
     shape: LayerShape
     rank: int
+    is_whole_layer: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class Axes:
     tensor_degrees: tuple[int, ...] = (1, 2, 4, 8)
     precisions: tuple[Precision, ...] = ("bf16",)
     recomputes: tuple[Recompute, ...] = ("none", "full", "selective")
+
+
+CPU_AXES: Final = Axes((1, 2, 4), (128, 256, 512), (1, 2, 4), ("fp32",))
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,10 @@ def subjects_of(model: Model) -> list[Subject]:
     layers = list(dict.fromkeys(run.layer for run in model.layers))
     found = [
         Subject(
-            _numbered(f"{model.name} layer", i, layers), _layer_shape(hidden, layer), LAYER_RANK
+            _numbered(f"{model.name} layer", i, layers),
+            _layer_shape(hidden, layer),
+            LAYER_RANK,
+            is_whole_layer=True,
         )
         for i, layer in enumerate(layers)
     ]
@@ -160,14 +167,13 @@ def planned(subjects: Iterable[Subject], axes: Axes) -> list[Point]:
 def _points(subject: Subject, axes: Axes) -> list[tuple[int, Point]]:
     if subject.shape.part == "optimizer":
         return [(subject.rank, Point(subject, precision=p)) for p in axes.precisions]
-    is_layer = subject.shape.part == "layer"
     lines = [
         halving(axes.micro_batches),
         halving(axes.seq_lens),
         halving(axes.tensor_degrees),
         halving(axes.precisions),
         # Ends of a model are not recomputed, and halves of a layer only with the layer.
-        halving(axes.recomputes if is_layer and subject.rank == LAYER_RANK else ("none",)),
+        halving(axes.recomputes if subject.is_whole_layer else ("none",)),
     ]
     found = []
     for places in itertools.product(*(enumerate(line) for line in lines)):
@@ -197,6 +203,24 @@ def at_most_tokens(points: Iterable[Point], most_tokens: int) -> list[Point]:
     return [point for point in points if point.tokens <= most_tokens]
 
 
-def with_precision(point: Point, precision: Precision) -> Point:
-    """Returns the point in another precision."""
-    return replace(point, precision=precision)
+def axes_of(
+    models: Sequence[Model],
+    *,
+    on_cpu: bool,
+    precision: Sequence[Precision],
+    recompute: Sequence[Recompute],
+    seq_len: Sequence[int],
+    micro_batch: Sequence[int],
+    tp: Sequence[int],
+) -> Axes:
+    """Returns the grid that flags ask for; what they leave open is that of the kind of device."""
+    usual = CPU_AXES if on_cpu else Axes()
+    longest = max((model.max_seq_len or usual.seq_lens[-1] for model in models), default=0)
+    lengths = tuple(length for length in usual.seq_lens if length <= longest) or (longest,)
+    return Axes(
+        micro_batches=tuple(micro_batch) or usual.micro_batches,
+        seq_lens=tuple(seq_len) or lengths,
+        tensor_degrees=tuple(tp) or usual.tensor_degrees,
+        precisions=tuple(precision) or usual.precisions,
+        recomputes=tuple(recompute) or usual.recomputes,
+    )
