@@ -71,7 +71,7 @@ class MeasuredUnit:
     seq_len: int
     has_experts: bool
     is_same_stack: bool  # as the one that ran; else only the device's speed carries over
-    _known: dict[tuple[int, int, int], Found] = field(default_factory=dict)
+    _known: dict[tuple[int, int, int, str], Found] = field(default_factory=dict)
 
     @property
     def exists(self) -> bool:
@@ -87,6 +87,7 @@ class MeasuredUnit:
         columns = _Columns.like(costs.work)
         flags = np.zeros((len(settings), len(PASSES), len(self.anchors)), dtype=bool)
         contains_comm = np.zeros((len(settings), 1), dtype=bool)
+        kept = np.full((len(settings), 1), np.nan)
         for device_type, anchors in enumerate(self.anchors):
             for i, setting in enumerate(settings if anchors else ()):
                 found = self._found(device_type, setting)
@@ -95,16 +96,23 @@ class MeasuredUnit:
                 flags[i, 0, device_type] = found.forward_measured and is_whole
                 flags[i, 1, device_type] = found.backward_measured and is_whole
                 contains_comm[i, 0] |= found.comm_included
+                if self.is_same_stack and found.kept_factor is not None:
+                    # Bytes are one figure for all types: the type that keeps most decides.
+                    kept[i, 0] = np.fmax(kept[i, 0], found.kept_factor)
         # Bytes are one figure for all types: where one type's time contains its collectives, the
         # times of the others are given theirs.
         if contains_comm.any():
             costs = with_collectives(costs, links, grid, contains_comm)
-        return replace(costs, work=columns.corrected(costs.work), is_measured=flags)
+        saved_bytes = costs.saved_bytes * np.where(np.isnan(kept), 1.0, kept)
+        work = columns.corrected(costs.work)
+        return replace(costs, work=work, saved_bytes=saved_bytes, is_measured=flags)
 
     def _found(self, device_type: int, setting: Setting) -> Found:
-        key = (device_type, setting.tensor_parallel, setting.micro_batch)
+        point = (setting.tensor_parallel, setting.micro_batch)
+        key = (device_type, *point, setting.recompute)
         if key not in self._known:
-            self._known[key] = find(self.anchors[device_type], *key[1:], self.seq_len)
+            anchors = self.anchors[device_type]
+            self._known[key] = find(anchors, *point, self.seq_len, setting.recompute)
         return self._known[key]
 
     def _ran_like(self, setting: Setting) -> bool:

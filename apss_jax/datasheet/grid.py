@@ -76,15 +76,14 @@ def grid_of(settings: Sequence[Setting], seq_len: int, precision: Precision) -> 
 def measured_grid(rows: Sequence[LayerMeasurement], precision: Precision) -> Grid:
     """Returns the columns under which measurements ran: one context and expert rank."""
     ones = np.ones((len(rows), 1))
-    never = np.zeros((len(rows), 1), dtype=bool)
     return Grid(
         tensor_parallel=_column([r.tensor_parallel for r in rows]),
         context_parallel=ones,
         expert_parallel=ones,
         micro_batch=_column([r.micro_batch for r in rows]),
         seq_len=_column([r.seq_len for r in rows]),
-        recomputes_all=never,
-        recomputes_scores=never,
+        recomputes_all=_flags([r.recompute == "full" for r in rows]),
+        recomputes_scores=_flags([r.recompute == "selective" for r in rows]),
         sequence_divisor=ones,
         pipelined_ranks=np.zeros_like(ones),
         value_bytes=value_bytes(precision),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from apss_jax.datasheet.grid import SettingColumn
 from apss_jax.datasheet.work import (
     BACKWARD_PRODUCTS,
     Work,
@@ -18,12 +19,15 @@ from apss_jax.datasheet.work import (
     smooth_maximum,
 )
 from apss_jax.schema.cluster import LayerMeasurement
+from apss_jax.schema.plan import Recompute
 
 # A device is taken to be at most this much slower than its datasheet rates; what a measurement
 # exceeds it by is the host's: launches, whose time more samples do not add to. Whole frameworks
 # differ from the rates by up to 1.28, and some device types have assumed rates. Of 1.5, 2, 2.5 and
 # no limit, 2 and 2.5 come closest to the 90 trials of AMP (arXiv 2210.07297) on T4 and V100.
 LARGEST_DEVICE_FACTOR = 2.0
+# Of a measured backward pass, what is left at least where recomputation is taken off it.
+LEAST_OWN_FRACTION = 0.05
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Anchor:
     has_backward: bool
     forward: Correction
     backward: Correction
+    recompute: Recompute = "none"
+    kept_factor: float | None = None  # kept bytes over counted ones; None: not measured
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Found:
     forward_measured: bool  # at or between measured points, not beyond them
     backward_measured: bool
     comm_included: bool
+    kept_factor: float | None = None
 
 
 def correction(measured_s: float, device_s: float, host_s: float) -> Correction:
@@ -69,21 +76,29 @@ def correction(measured_s: float, device_s: float, host_s: float) -> Correction:
     return Correction(LARGEST_DEVICE_FACTOR, float(rest_s[0]))
 
 
-def anchors_of(rows: Sequence[LayerMeasurement], work: Work, device_type: int) -> list[Anchor]:
-    """Returns the corrections of measurements on one type; `work` has their points as settings."""
-    return [_anchor(row, work, i, device_type) for i, row in enumerate(rows)]
+def anchors_of(
+    rows: Sequence[LayerMeasurement], work: Work, counted_bytes: SettingColumn, device_type: int
+) -> list[Anchor]:
+    """Returns the corrections of measurements on one type; `work` has their points as settings.
+
+    `counted_bytes` is what a layer keeps by count, at the same points.
+    """
+    return [_anchor(row, work, counted_bytes, i, device_type) for i, row in enumerate(rows)]
 
 
-def _anchor(row: LayerMeasurement, work: Work, i: int, device_type: int) -> Anchor:
+def _anchor(
+    row: LayerMeasurement, work: Work, counted_bytes: SettingColumn, i: int, device_type: int
+) -> Anchor:
     at = (i, device_type)
     forward = correction(row.forward_s, float(work.forward_s[at]), float(work.host_forward_s[at]))
     if row.backward_s is None:
         # The datasheet's ratio of the passes; launching backward takes as much longer.
         backward = Correction(forward.device_factor, BACKWARD_PRODUCTS * forward.host_s)
     else:
-        backward = correction(
-            row.backward_s, float(work.backward_s[at]), float(work.host_backward_s[at])
-        )
+        repeated_s = forward.device_factor * float(work.scores_s[at])
+        own_s = _without_repeats(row, row.backward_s, repeated_s)
+        backward = correction(own_s, float(work.backward_s[at]), float(work.host_backward_s[at]))
+    counted = float(counted_bytes[i, 0])
     return Anchor(
         tensor_parallel=row.tensor_parallel,
         micro_batch=row.micro_batch,
@@ -92,12 +107,33 @@ def _anchor(row: LayerMeasurement, work: Work, i: int, device_type: int) -> Anch
         has_backward=row.backward_s is not None,
         forward=forward,
         backward=backward,
+        recompute=row.recompute,
+        kept_factor=None if row.saved_bytes is None or not counted else row.saved_bytes / counted,
     )
 
 
-def find(anchors: Sequence[Anchor], tensor_parallel: int, micro_batch: int, seq_len: int) -> Found:
-    """Returns the corrections at one point, from the nearest measured tensor degree."""
-    near = _nearest_degree(anchors, tensor_parallel)
+def _without_repeats(row: LayerMeasurement, backward_s: float, scores_s: float) -> float:
+    """Returns a measured backward pass without what recomputation is counted to repeat.
+
+    A compiler repeats less than a whole forward pass, so that the rest may come out shorter than
+    the pass without recomputation; both together are what was measured.
+    """
+    repeated_s = {"none": 0.0, "selective": scores_s, "full": row.forward_s}[row.recompute]
+    return max(backward_s - repeated_s, LEAST_OWN_FRACTION * backward_s)
+
+
+def find(
+    anchors: Sequence[Anchor],
+    tensor_parallel: int,
+    micro_batch: int,
+    seq_len: int,
+    recompute: Recompute = "none",
+) -> Found:
+    """Returns the corrections at one point, from the nearest measured tensor degree.
+
+    Points that ran with the same recomputation go first; without any, those that ran without.
+    """
+    near = _nearest_degree(_recomputed_alike(anchors, recompute), tensor_parallel)
     lines = [_Line.of(near, length) for length in sorted({a.seq_len for a in near})]
     lengths = np.log([line.seq_len for line in lines])
     at = np.log(seq_len)
@@ -115,7 +151,36 @@ def find(anchors: Sequence[Anchor], tensor_parallel: int, micro_batch: int, seq_
         forward_measured=is_inside,
         backward_measured=is_inside and all(a.has_backward for a in near),
         comm_included=near[0].comm_included and near[0].tensor_parallel == tensor_parallel,
+        kept_factor=_kept_factor(near, recompute, micro_batch, seq_len),
     )
+
+
+def _recomputed_alike(anchors: Sequence[Anchor], recompute: Recompute) -> Sequence[Anchor]:
+    for wanted in (recompute, "none"):
+        found = [anchor for anchor in anchors if anchor.recompute == wanted]
+        if found:
+            return found
+    return anchors
+
+
+def _kept_factor(
+    near: Sequence[Anchor], recompute: Recompute, micro_batch: int, seq_len: int
+) -> float | None:
+    """Returns the factor on counted bytes at the nearest point that ran like this, or None.
+
+    Both grow with the tokens, and scores with their square: the factor hardly changes.
+    """
+    known = [a for a in near if a.recompute == recompute and a.kept_factor is not None]
+    if not known:
+        return None
+
+    def distance(anchor: Anchor) -> tuple[float, float]:
+        return (
+            abs(float(np.log(anchor.seq_len / seq_len))),
+            abs(float(np.log(anchor.micro_batch / micro_batch))),
+        )
+
+    return min(known, key=distance).kept_factor
 
 
 def _nearest_degree(anchors: Sequence[Anchor], tensor_parallel: int) -> list[Anchor]:

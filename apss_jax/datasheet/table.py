@@ -150,4 +150,5 @@ class UnitTables:
         included = np.array([[row.tensor_comm_included] for row in rows])
         if included.any():
             costs = with_collectives(costs, self._links, points, included)
-        return tuple(anchors_of(rows, costs.work, device_type))
+        counted_bytes = costs.saved_bytes / self._measured_rates.activation_factor
+        return tuple(anchors_of(rows, costs.work, counted_bytes, device_type))

@@ -191,3 +191,58 @@ def test_measured_launches_grow_no_faster_than_samples() -> None:
     times_s = np.array([found.compute_s[0, 0, 1] for found in tables.tables(settings)])
     assert (np.diff(times_s) >= 0).all()
     assert (np.diff(times_s / np.arange(1, 40)) <= 0).all()
+
+
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+def test_a_point_with_recomputation_gives_the_measured_time(recompute: str) -> None:
+    """Both passes are those that were measured, whatever a compiler repeated."""
+    row = measured(recompute=recompute, forward_s=3e-8, backward_s=9e-8)
+    found_s = layer_s(Setting(recompute=recompute), measured(), row)
+    assert found_s == pytest.approx((3e-8, 9e-8), rel=1e-9)
+
+
+def test_recomputation_says_nothing_of_layers_without_it() -> None:
+    """A point that ran with recomputation is not taken where one without was measured."""
+    slow = measured(recompute="full", forward_s=9e-8, backward_s=30e-8)
+    assert layer_s(Setting(), measured(), slow) == layer_s(Setting(), measured())
+
+
+def test_unmeasured_recomputation_repeats_the_measured_forward_pass() -> None:
+    """Without a point of its own it adds a forward pass, as the datasheet does."""
+    found_s = layer_s(Setting(recompute="full"), measured(forward_s=3e-8, backward_s=7e-8))
+    assert found_s == pytest.approx((3e-8, 10e-8))
+
+
+def saved_bytes(setting: Setting, *rows: LayerMeasurement, **kwargs: object) -> float:
+    """Returns what the second unit, a layer, keeps."""
+    return float(table(setting, *rows, **kwargs).saved_bytes[1])
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2])
+def test_kept_bytes_are_the_measured_ones(factor: float) -> None:
+    """The stack's allocator adds its share to measured bytes as to counted ones."""
+    found = saved_bytes(
+        Setting(), measured(saved_bytes=5000), stack=tiny_stack(activation_factor=factor)
+    )
+    assert found == pytest.approx(factor * 5000)
+
+
+def test_kept_bytes_beyond_the_measured_point_grow_as_counted() -> None:
+    """Four samples keep four times what one was measured to keep."""
+    assert saved_bytes(Setting(micro_batch=4), measured(saved_bytes=5000)) == pytest.approx(20000)
+
+
+def test_kept_bytes_of_another_recomputation_are_not_taken() -> None:
+    """What a layer without recomputation keeps says nothing of one with it."""
+    setting = Setting(recompute="full")
+    assert saved_bytes(setting, measured(saved_bytes=5000)) == saved_bytes(setting)
+
+
+def test_another_stack_keeps_what_it_counts() -> None:
+    """Saved activations come from the stack's own file, not from the measured one."""
+    cluster, workload = cluster_with(measured(saved_bytes=5000)), tiny_workload()
+    other = UnitTables(
+        tiny_model(), cluster, workload, tiny_stack(), measured_stack=tiny_stack(name="other")
+    )
+    (found,) = other.tables([Setting()])
+    assert float(found.saved_bytes[1]) == saved_bytes(Setting())
