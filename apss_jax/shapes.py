@@ -18,6 +18,7 @@
 * `comm_kinds`: tensor, context and expert collectives;
 * `parameter_kinds`: dense parameters, expert parameters;
 * `settings`: what decides a layer's cost apart from its device (degrees, micro-batch, recompute);
+* `zero_stages`: ZeRO 0 to 3;
 * `offsets`: ends of units, one more than units: the axis of prefix sums;
 * `quantities`: what is summed over units, side by side;
 * `spans`: powers of two, as numbers of neighbouring units;
@@ -59,6 +60,7 @@ AXES: Final = (
     "comm_kinds",
     "parameter_kinds",
     "settings",
+    "zero_stages",
     "offsets",
     "quantities",
     "spans",

@@ -20,7 +20,7 @@ Indices = Int[np.ndarray, " samples"]
 Quantity = Literal["step_time", "memory"]
 
 # Misfits are in units of what such a model misses by even with the best constants.
-ERROR_SCALE: Final[dict[Quantity, float]] = {"step_time": 0.06, "memory": 0.1}
+ERROR_SCALE: Final[dict[Quantity, float]] = {"step_time": 0.04, "memory": 0.1}
 MAX_ROWS_PER_SOURCE: Final = 200  # more rows of one cluster and model say little more
 LEAST_CHANCE: Final = 1e-12
 
@@ -74,7 +74,7 @@ def _evidence(
         subjects=tuple(comparison.subjects[i] for i in rows),
         measured=measured[rows],
         ran_out=comparison.ran_out[rows],
-        weight=source_weights(sources),
+        weight=_weights_when_thinned(sources),
     )
 
 
@@ -86,6 +86,13 @@ def source_weights(sources: Sequence[str]) -> PerRun:
     """
     count = Counter(sources)
     return np.array([1.0 / np.sqrt(count[source]) for source in sources])
+
+
+def _weights_when_thinned(sources: Sequence[str]) -> PerRun:
+    """Returns those weights for a source of which only some rows are fitted."""
+    count = Counter(sources)
+    fitted = [min(count[source], MAX_ROWS_PER_SOURCE) for source in sources]
+    return source_weights(sources) * [count[s] / n for s, n in zip(sources, fitted, strict=True)]
 
 
 def thinned(evidence: Evidence) -> Indices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -28,7 +29,11 @@ MAX_ROUNDS: Final = 6
 LONGEST_STEP: Final = 1.0  # of a logarithm in one round
 SHORTENED: Final = 0.3
 EDGE: Final = 1e-9  # by which a point on a bound is inside it
-USUAL: Final = 2.0  # misfit beyond which a run counts ever less
+USUAL: Final = 3.0  # misfit beyond which a run counts ever less
+# In these multiples of it, one after the other, a tangent's least misfit is found: with the widest,
+# no run is an outlier only because the constants are still far off (graduated non-convexity, Black
+# and Rangarajan 1996).
+WIDTHS: Final = (8.0, 4.0, 2.0, 1.0)
 TINY: Final = 1e-300
 
 Indices = Int[np.ndarray, " samples"]
@@ -244,46 +249,54 @@ class Problem:
         )
         low = np.maximum(self.low[free] - tangent.logs[free], -reach) - EDGE
         high = np.minimum(self.high[free] - tangent.logs[free], reach) + EDGE
-        found = least_squares(
-            lambda step: here + slopes @ step,
-            np.zeros(len(free)),
-            jac=lambda _: slopes,
-            bounds=(low, high),
-            loss=self._loss,
-            x_scale=self.sigma[free],
-            ftol=INNER_TOLERANCE,
-            xtol=INNER_TOLERANCE,
-            max_nfev=INNER_EVALUATIONS,
-        )
+        step = np.zeros(len(free))
+        for width in WIDTHS:
+            step = least_squares(
+                lambda step: here + slopes @ step,
+                step,
+                jac=lambda _: slopes,
+                bounds=(low, high),
+                loss=partial(self._loss, usual=width * USUAL),
+                x_scale=self.sigma[free],
+                ftol=INNER_TOLERANCE,
+                xtol=INNER_TOLERANCE,
+                max_nfev=INNER_EVALUATIONS,
+            ).x
         logs = tangent.logs.copy()
-        logs[free] += found.x
+        logs[free] += step
         return self.inside(logs)
 
     def determined(self, tangent: Tangent) -> Float[np.ndarray, " quantities"]:
         """Returns by how much the rows narrow each prior: 1 - posterior over prior variance."""
         free = self.free
         share = np.zeros(len(self.sigma))
-        influence = self.weight / (1.0 + tangent.misfits**2 / USUAL**2)
+        influence = self.weight * _sharpness(tangent.misfits**2, USUAL)
         slopes = tangent.jacobian[:, free]
         information = (slopes * influence[:, None]).T @ slopes + np.diag(self.sigma[free] ** -2)
         variance = np.diag(np.linalg.inv(information))
         share[free] = np.clip(1.0 - variance / self.sigma[free] ** 2, 0.0, 1.0)
         return share
 
-    def _loss(self, squared: Misfits) -> Float[np.ndarray, "3 samples"]:
+    def _loss(self, squared: Misfits, usual: float) -> Float[np.ndarray, "3 samples"]:
         """Returns the loss of squared residuals, rows before priors, with two derivatives."""
         rho = np.stack([squared, np.ones_like(squared), np.zeros_like(squared)])
         count = len(self.rows)
-        sharp = 1.0 / (1.0 + squared[:count] / self.weight / USUAL**2)
-        rho[0, :count] = -self.weight * USUAL**2 * np.log(sharp)
+        own = squared[:count] / self.weight
+        sharp = _sharpness(own, usual)
+        rho[0, :count] = self.weight * own * np.sqrt(sharp)
         rho[1, :count] = sharp
-        rho[2, :count] = -(sharp**2) / self.weight / USUAL**2
+        rho[2, :count] = -2.0 * sharp**1.5 / self.weight / usual**2
         return rho
 
 
 def _robust(misfits: Misfits) -> Misfits:
-    """Returns the loss of misfits, of a Cauchy distribution: squared when small, then ever flatter.
+    """Returns the loss of misfits (Geman and McClure 1987): squared when small, bounded when large.
 
     So a sick cluster, many times slower than it should be, cannot bend the model.
     """
-    return USUAL**2 * np.log1p((misfits / USUAL) ** 2)
+    return misfits**2 * np.sqrt(_sharpness(misfits**2, USUAL))
+
+
+def _sharpness(squared: Misfits, usual: float) -> Misfits:
+    """Returns the derivative of that loss by the squared misfit: how much a run still counts."""
+    return (1.0 + squared / usual**2) ** -2

@@ -122,16 +122,25 @@ def _expert_parallel(run: Run, degrees: Degrees, gaps: Gaps) -> int:
     return gcd(degrees.shards, given)
 
 
+def _sequences_of_a_step(run: Run) -> int | None:
+    """Returns them from the step time and tokens per second, None where either is not given."""
+    if not (run.step_time_s and run.tokens_per_s_per_gpu and run.num_gpus and run.seq_len):
+        return None
+    return round(run.step_time_s * run.tokens_per_s_per_gpu * run.num_gpus / run.seq_len) or None
+
+
 def batch_of_run(run: Run, layout: Layout, gaps: Gaps) -> tuple[int, int]:
     """Returns sequences per step and micro-batches per step.
 
-    A blank batch is one micro-batch, or as many as keep a pipeline filled; where a batch does not
-    divide, the number of micro-batches is rounded.
+    A blank batch is what the run's tokens per second make in a step, else one micro-batch, or as
+    many as keep a pipeline filled; where a batch does not divide, the number of micro-batches is
+    rounded.
     """
     samples = layout.data_parallel * layout.micro_batch
     stages = layout.pipeline_parallel
     usual = FILLING_ROUNDS * stages if stages > 1 else 1
-    batch = gaps.fill("global_batch", run.global_batch, samples * usual)
+    stated = run.global_batch or _sequences_of_a_step(run)
+    batch = gaps.fill("global_batch", stated, samples * usual)
     if batch % samples:
         gaps.assume("num_micro_batches")
     return batch, max(1, round(batch / samples))

@@ -122,9 +122,13 @@ def _predicted(
 
 
 def _table_key(subject: Subject) -> tuple[object, ...]:
-    """Returns what decides the tables: clusters of one device type share them unless measured."""
+    """Returns what decides the tables: clusters of one device type share them unless measured.
+
+    Clusters of other domains apart, on which some stacks' pipelines take more or less.
+    """
     cluster = subject.cluster
-    kinds = id(cluster) if cluster.measurements else cluster.used_types
+    domains = (cluster.num_domains > 1, cluster.domain_devices)
+    kinds = id(cluster) if cluster.measurements else (*cluster.used_types, *domains)
     return (id(subject.model), id(subject.stack), subject.seq_len, subject.precision, kinds)
 
 

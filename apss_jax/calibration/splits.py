@@ -36,14 +36,16 @@ def offsets_by_cost(model: Model, pieces: int) -> Offsets:
     """Returns the cuts of a framework that gives each stage an equal share of matrix products.
 
     huggingface/nanotron src/nanotron/models/base.py: blocks are placed in order; a stage is closed
-    by the block whose cumulative cost passes its share, and keeps that block.
+    by the block whose cumulative cost passes its share, and keeps that block. There a share that is
+    met exactly is not passed; measured steps of 16 layers with a head of the cost of 4 say that it
+    is, on 2 and on 4 stages.
     """
     costs = _block_costs(model)
     shares = costs[-1] * np.arange(1, pieces + 1) / pieces
     stage, stages = 0, []
     for total in costs:
         stages.append(stage)
-        stage += int(total > shares[stage])
+        stage += int(total >= shares[stage])
     counts = np.bincount(stages, minlength=pieces)
     return np.concatenate([[0], np.cumsum(counts)])
 

@@ -57,7 +57,7 @@ def stage_tail(
     )
     whole_s = dense_s + expert_s
     hidden_s = jnp.minimum(
-        (1.0 - problem.gradient_exposed_fraction) * whole_s,
+        (1.0 - problem.exposed_fractions[strategy.zero_stage]) * whole_s,
         HIDING_FRACTION * _rounds(strategy) * compute_s,
     )
     return StageTail(whole_s - hidden_s, _optimizer_s(problem, strategy, owned))

@@ -12,6 +12,8 @@ from apss_jax.schema.cluster import FULL, ClusterProfile, DeviceType, Precision
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.stack import Stack
 
+TUNED_FLASH_VERSION = 3  # the first with kernels for one generation of devices alone
+
 TypeValues = Float[np.ndarray, " device_types"]
 """One figure for each device type."""
 
@@ -31,6 +33,7 @@ class Rates:
     kernel_s: float
     cpu_forward_s: float
     tensor_pipeline_cpu_s: float
+    domain_devices: int  # of the smallest domain
     fused_norm: bool
     activation_factor: float
     logit_bytes: float
@@ -57,7 +60,9 @@ def rates_of(
         elementwise_passes=np.array([d.rates.elementwise_passes for d in devices]),
         kernel_s=stack.kernel_s,
         cpu_forward_s=stack.cpu_forward_s,
-        tensor_pipeline_cpu_s=stack.tensor_pipeline_cpu_s,
+        # Seen in runs whose stages talk over a network, in none on a single node.
+        tensor_pipeline_cpu_s=stack.tensor_pipeline_cpu_s * (cluster.num_domains > 1),
+        domain_devices=cluster.domain_devices,
         fused_norm=stack.fused_norm,
         activation_factor=stack.activation_factor,
         logit_bytes=stack.logit_bytes,
@@ -72,10 +77,11 @@ def _flash_fraction(device: DeviceType, stack: Stack, precision: Precision) -> f
     # Flash attention kernels take 16-bit operands alone.
     if not stack.flash_attention or precision in FULL:
         return None
-    first = device.rates.first_flash_attention_fraction
-    if stack.flash_attention_version == 1 and first is not None:
-        return first
-    return device.rates.flash_attention_fraction
+    rates, version = device.rates, stack.flash_attention_version
+    usual = rates.flash_attention_fraction
+    if version >= TUNED_FLASH_VERSION:
+        return rates.tuned_flash_attention_fraction or usual
+    return (rates.first_flash_attention_fraction if version == 1 else None) or usual
 
 
 def _fp8(devices: Sequence[DeviceType], types: Sequence[str], stack: Stack) -> TypeValues:

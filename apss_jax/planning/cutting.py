@@ -154,7 +154,7 @@ class Cutter:
         shards = layout.data_parallel * layout.context_parallel
         reduced = self.stack.reduced_gradient_bytes
         second = reduced if layout.zero_stage == 0 else float(self.problem.weight_bytes)
-        sent = self.stack.gradient_exposed_fraction * (reduced + second)
+        sent = self.stack.exposed_fractions[layout.zero_stage] * (reduced + second)
         memory_s = np.where(
             placement.has_type, self.problem.memory_s_per_byte[: placement.has_type.shape[1]], 0.0
         ).max(axis=1)

@@ -105,9 +105,13 @@ def unsharded_optimizer(view: View) -> Mask:
     """Drops ZeRO 0 where ZeRO 1 is listed and shares the optimizer with someone.
 
     ZeRO 1 gathers parameters where ZeRO 0 gathers gradients, so it sends no more wherever a
-    gradient is sent in at least as many bytes as a parameter; it updates less and holds less.
+    gradient is sent in at least as many bytes as a parameter; it updates less and holds less. Where
+    a stack hides more of what ZeRO 0 sends, it may be slower.
     """
-    no_wider = view.bounds.stack.reduced_gradient_bytes >= view.bounds.memory.weight_bytes
+    stack = view.bounds.stack
+    whole, sharded, *_ = stack.exposed_fractions
+    is_as_hidden = whole >= sharded
+    no_wider = stack.reduced_gradient_bytes >= view.bounds.memory.weight_bytes and is_as_hidden
     layouts = view.layouts
     shared = layouts.data_parallel * layouts.context_parallel > 1
     return (layouts.zero_stage == 0) & shared & no_wider & bool(np.any(layouts.zero_stage == 1))

@@ -190,7 +190,7 @@ class TimeBounds:
         plain = scatter + np.where(zero > 0, gather, scatter)
         counts = self._micro_batches(layouts)
         whole = np.where(zero == 3, 2 * counts * gather + scatter, plain)
-        sent = self.stack.gradient_exposed_fraction * whole
+        sent = np.array(self.stack.exposed_fractions)[zero] * whole
         dense, expert = figures.dense.total[index], figures.expert.total[index]
         updated = OPTIMIZER_SHARDED / np.where(zero > 0, members, 1) + OPTIMIZER_WHOLE
         return dense * (_crossing(members) * sent / rate + updated / self._memory_rates.max()) + (

@@ -260,6 +260,11 @@ class ClusterProfile(Document):
         return sum(-(-group.count // group.nodes_per_domain) for group in self.nodes)
 
     @cached_property
+    def domain_devices(self) -> int:
+        """Returns the devices of the smallest domain."""
+        return min(g.devices * min(g.count, g.nodes_per_domain) for g in self.nodes)
+
+    @cached_property
     def used_types(self) -> tuple[str, ...]:
         """Returns the device types that stand in nodes, in order of first use."""
         return tuple(dict.fromkeys(group.device_type for group in self.nodes))

@@ -23,7 +23,8 @@ class Stack(Document):
     gemm_slowdown: PositiveFloat = 1.0  # relative to the device's own rates
     kernel_s: NonNegativeFloat = 0.0  # fixed cost of one matrix product
     cpu_forward_s: NonNegativeFloat = 0.0  # host time to launch one layer's forward pass
-    # Beside it, per tensor rank, where a pipeline is tensor parallel too: both passes of a layer.
+    # Beside it, per tensor rank, where a pipeline over several domains is tensor parallel too: both
+    # passes of a layer.
     tensor_pipeline_cpu_s: NonNegativeFloat = 0.0
     flash_attention: bool = True
     flash_attention_version: Annotated[int, Field(ge=1, le=9)] = 2
@@ -33,6 +34,9 @@ class Stack(Document):
     transfer_blocking_fraction: Share = 0.0  # of a transfer, during which the sender waits
     context_exposed_fraction: Share = 0.5  # of the key/value exchange that attention does not hide
     gradient_exposed_fraction: Share = 1.0  # of the gradient reduction that no compute hides
+    # The same under ZeRO 0, where buckets of whole gradients are reduced as they become final;
+    # None: no different.
+    replica_exposed_fraction: Share | None = None
     gradient_bytes: PositiveInt = 4  # per parameter, stored
     reduced_gradient_bytes: PositiveInt = 4  # per parameter, sent
     optimizer_bytes: PositiveInt = 12  # per parameter: fp32 master weight and two moments
@@ -48,6 +52,12 @@ class Stack(Document):
         """Returns optimizer bytes per parameter: FP32 weights need no FP32 copy beside them."""
         copy = MASTER_BYTES if weight_bytes >= MASTER_BYTES else 0
         return max(self.optimizer_bytes - copy, 0)
+
+    @property
+    def exposed_fractions(self) -> tuple[float, float, float, float]:
+        """Returns what is not hidden of the gradient reduction, by ZeRO stage."""
+        sharded, whole = self.gradient_exposed_fraction, self.replica_exposed_fraction
+        return (sharded if whole is None else whole, sharded, sharded, sharded)
 
     @property
     def tells_pipelines(self) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from apss_jax.calibration.library_constants import (
 )
 from apss_jax.calibration.library_files import NewConstants, write_constants
 from apss_jax.calibration.measured import Comparison
-from apss_jax.calibration.prediction import Predictions, predict_runs, predict_subjects
+from apss_jax.calibration.prediction import Figures, Predictions, predict_runs, predict_subjects
 from apss_jax.calibration.subject import Subject
 from apss_jax.importers.clusters import list_stacks, load_device, load_link
 from apss_jax.importers.library import LIBRARY
@@ -107,6 +107,24 @@ def test_fits_do_not_follow_one_sick_run(surface: Surface) -> None:
     assert fit(sick, np.arange(len(measured))).values[0] == pytest.approx(0.9, rel=0.1)
 
 
+def test_a_far_start_makes_no_run_an_outlier(surface: Surface) -> None:
+    """From three times the true slowdown, every run is far off, and all still count."""
+    far = constants_of([_prior("stack", "nemo", "gemm_slowdown", 2.7, 1.0)], GROUPS, ["nemo"])
+    evidence = _evidence(np.array([0.9]), far)
+    found = fit(Surface(evidence, tuple(far)), thinned(evidence))
+    assert found.values[0] == pytest.approx(0.9, rel=0.05)
+
+
+def test_rows_that_are_left_out_for_speed_keep_their_weight() -> None:
+    """A source of 800 rows, of which 200 are fitted, counts as sqrt(800) like any other."""
+    subjects = _subjects()[:1] * 800
+    figures = predict_subjects(subjects[:1])
+    many = Figures(**{f.name: np.repeat(getattr(figures, f.name), 800, 0) for f in fields(Figures)})
+    comparison = Comparison.of(Predictions(subjects, many, ()))
+    evidence = step_time_evidence(replace(comparison, step_time_s=many.step_time_s))
+    assert evidence.weight[thinned(evidence)].sum() == pytest.approx(np.sqrt(800))
+
+
 def test_a_refit_without_some_runs_uses_only_the_others(surface: Surface) -> None:
     """What the left-out runs say changes nothing about the refitted constants."""
     found = fit(surface, thinned(surface.evidence))
@@ -162,6 +180,7 @@ SAMPLES = [
     *RUNS[:6],
     run_of(gpu_model="A100-SXM4-80GB", flash_attention="2"),
     run_of(gpu_model="A100-SXM4-80GB", flash_attention="1"),
+    run_of(flash_attention="1"),
     run_of(interconnect="NVLink; EFA", pp="1"),
     run_of(interconnect="NVLink; EFA", pp="4", tp="1"),
     run_of(gpu_model="B200-SXM-180GB", flash_attention="2"),
@@ -171,6 +190,7 @@ SAMPLES = [
     run_of(gpu_model="A100-SXM4-80GB", framework="Megatron-DeepSpeed", num_layers="4", **TINY),
     run_of(framework="nanotron", **{**TINY, "pp": "2"}, num_layers="4"),
     run_of(framework="nanotron", pp="1", zero_stage="3", recompute="full"),
+    run_of(framework="nanotron", pp="1", zero_stage="0"),
 ]
 
 

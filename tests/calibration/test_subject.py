@@ -136,7 +136,7 @@ def test_a_framework_decides_the_stack_and_the_run_its_kernels() -> None:
     stated = _subject(flash_attention="0", fused_norm="0").stack
     assert (stated.name, stated.flash_attention, stated.fused_norm) == ("nemo", False, False)
     assert _subject(flash_attention="1").stack.flash_attention_version == 1
-    assert _subject().stack.flash_attention_version == 2
+    assert _subject().stack.flash_attention_version == 3
 
 
 def test_every_framework_has_a_shipped_stack() -> None:
@@ -191,14 +191,23 @@ def test_boundaries_that_go_back_are_refused() -> None:
 
 
 def test_a_split_by_cost_closes_a_stage_late() -> None:
-    """A stage ends with the block that passes its share, and the head weighs as two layers here."""
+    """A stage ends with the block that reaches its share; the head weighs as two layers here."""
     sizes = {"hidden": "64", "num_heads": "1", "num_kv_heads": "1", "ffn_hidden": "64"}
     # One layer: 4 x 64 x 64 + 3 x 64 x 64 = 7 x 64 x 64; the head 14 x 64 x 64; together 28.
     model = _subject(model_name="", num_layers="2", vocab=str(14 * 64), **sizes).model
-    # Two stages of 14: the layers reach 14 and do not pass it, so the head joins them.
-    assert np.diff(offsets_by_cost(model, 2)).tolist() == [4, 0]
-    # Four of 7: the second layer passes 7 and closes the first stage; the head passes 14.
-    assert np.diff(offsets_by_cost(model, 4)).tolist() == [3, 1, 0, 0]
+    # Two stages of 14: the second layer reaches 14, so the head stands alone.
+    assert np.diff(offsets_by_cost(model, 2)).tolist() == [3, 1]
+    # Three of 9.3: the second layer passes the first share, the head the other two.
+    assert np.diff(offsets_by_cost(model, 3)).tolist() == [3, 1, 0]
+
+
+def test_a_blank_batch_is_that_of_the_run_s_own_figures() -> None:
+    """16 devices that do 1,000 tokens a second each, 8 s a step: 31.25 sequences of 4,096."""
+    found = _subject(
+        global_batch=None, step_time_s="8", tokens_per_s_per_gpu="1000", seq_len="4096"
+    )
+    assert found.global_batch == 31
+    assert "global_batch" not in found.assumed
 
 
 @pytest.mark.parametrize(("pp", "tp", "batch"), [("1", "2", 8), ("2", "2", 4 * 8 * 2)])

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from run_tables import run_of, write_table
 
+from apss_jax.calibration.measured import Comparison
 from apss_jax.calibration.prediction import predict_runs
 from apss_jax.calibration.validation import validate_runs
 from apss_jax.cli.run import run as run_command
@@ -60,6 +62,21 @@ def test_errors_are_those_of_the_predictions() -> None:
     assert source["step_time"]["mape_percent"] == pytest.approx(25.0, abs=1e-3)
     assert source["step_time"]["interval_coverage_percent"] == 50.0
     assert source["memory"]["median_ape_percent"] == pytest.approx(100.0, abs=1e-3)
+
+
+def test_operations_per_second_are_a_step_time_where_their_formula_is_stated() -> None:
+    """138 TFLOP/s on 64 devices: 96 x 512 x 2048 x 30 x 3072^2 (1 + 1/9 + 51200/1474560) a step."""
+    sizes = {"num_layers": "30", "hidden": "3072", "num_heads": "32", "vocab": "51200"}
+    run = {**sizes, "model_name": "", "ffn_hidden": None, "num_kv_heads": None, "seq_len": "2048"}
+    run |= {"gpu_model": "A100-SXM4-80GB", "num_gpus": "64", "tp": "2", "dp": "32", "pp": "1"}
+    run |= {"global_batch": "512", "micro_batch": "16", "tflops_per_gpu": "138"}
+    run |= {"step_time_s": None, "tokens_per_s_per_gpu": None}
+    stated = run_of(**run, note="counts 96BslH^2(1+s/6h+V/16lh)")
+    operations = 96 * 512 * 2048 * 30 * 3072**2 * (1 + 1 / 9 + 51200 / (16 * 30 * 3072))
+    silent = run_of(**run)
+    times = Comparison.of(predict_runs([stated, silent])).step_time_s
+    assert times[0] == pytest.approx(operations / (138e12 * 64), rel=1e-6)
+    assert np.isnan(times[1])
 
 
 def test_verdicts_are_counted() -> None:

@@ -121,6 +121,17 @@ def test_gradients_are_sent_once_a_step() -> None:
     assert found.breakdown.data_comm == pytest.approx(30 * (4 + 2) * 0.1, rel=1e-5)
 
 
+@pytest.mark.parametrize(("zero_stage", "exposed"), [(0, 0.25), (1, 0.75)])
+def test_replicas_may_hide_more_of_their_gradients(zero_stage: int, exposed: float) -> None:
+    """4 bytes of 30 parameters scattered and as many gathered, or 2; compute hides the rest."""
+    links = np.full((2, 2), 1e-3, np.float32)
+    one = strategy(gradient_s_per_byte=links, zero_stage=np.int32(zero_stage))
+    given = problem(gradient_exposed_fraction=0.75, replica_exposed_fraction=0.25)
+    found = stage_tail(given, one, chunk_sums(given, one), jnp.full(2, 100.0)).data_comm_s
+    sent_bytes = 30 * (4 + (2 if zero_stage else 4))
+    assert float(found[0]) == pytest.approx(exposed * sent_bytes * 1e-3, rel=1e-5)
+
+
 def test_memory_follows_zero_and_the_micro_batches_in_flight() -> None:
     """Stage 0 owns 30 parameters and holds 2 micro-batches of 300 bytes; 4 ranks share states."""
     parts = {}

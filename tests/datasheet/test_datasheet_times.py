@@ -106,12 +106,27 @@ def test_the_host_bounds_a_small_layer() -> None:
 
 
 def test_tensor_ranks_of_a_pipeline_cost_the_host_more() -> None:
-    """Of 3 ms per rank, both passes of a layer, two ranks add 2 ms to the forward pass."""
+    """Of 3 ms per rank, both passes of a layer, two ranks add 2 ms to the forward pass.
+
+    On a single node they add nothing.
+    """
     stack = tiny_stack(cpu_forward_s=1e-3, tensor_pipeline_cpu_s=3e-3)
-    degrees = Setting(tensor_parallel=2, micro_batch=2)
-    assert passes_s(table(degrees, stack=stack)) == pytest.approx((1e-3, 2e-3), rel=1e-4)
-    piped = table(replace(degrees, pipelined=True), stack=stack)
-    assert passes_s(piped) == pytest.approx((3e-3, 6e-3), rel=1e-4)
+    alone = Setting(tensor_parallel=2, micro_batch=2)
+    piped = replace(alone, pipelined=True)
+    one_node, two_nodes = tiny_cluster(), tiny_cluster(nodes=2)
+    for degrees, cluster in ((alone, two_nodes), (piped, one_node)):
+        found = table(degrees, stack=stack, cluster=cluster)
+        assert passes_s(found) == pytest.approx((1e-3, 2e-3), rel=1e-4)
+    found = table(piped, stack=stack, cluster=two_nodes)
+    assert passes_s(found) == pytest.approx((3e-3, 6e-3), rel=1e-4)
+
+
+def test_tensor_ranks_over_two_nodes_cost_the_host_more_still() -> None:
+    """Four ranks on nodes of two: 4 x 2^0.3 of them, each 1 ms of the forward pass."""
+    piped = Setting(tensor_parallel=4, micro_batch=2, pipelined=True)
+    stack = tiny_stack(tensor_pipeline_cpu_s=3e-3)
+    found = table(piped, stack=stack, cluster=tiny_cluster(devices=2, nodes=4))
+    assert passes_s(found)[0] == pytest.approx(4 * 2**0.3 * 1e-3, rel=1e-4)
 
 
 def test_the_host_launches_while_tensor_collectives_run() -> None:
@@ -123,11 +138,12 @@ def test_the_host_launches_while_tensor_collectives_run() -> None:
     assert passes_s(found) == pytest.approx((forward_s, backward_s + forward_s), rel=1e-6)
 
 
-@pytest.mark.parametrize(("version", "slower"), [(1, 4), (2, 1)])
-def test_the_first_flash_attention_has_a_rate_of_its_own(version: int, slower: int) -> None:
+@pytest.mark.parametrize(("version", "slower"), [(1, 4), (2, 1), (3, 2)])
+def test_generations_of_flash_attention_have_rates_of_their_own(version: int, slower: int) -> None:
     """At a quarter of the rate, scores take four times as long, forward and backward."""
     stack = tiny_stack(flash_attention_version=version)
-    found = table(stack=stack, cluster=cluster_with(first_flash_attention_fraction=0.25))
+    rates = {"first_flash_attention_fraction": 0.25, "tuned_flash_attention_fraction": 0.5}
+    found = table(stack=stack, cluster=cluster_with(**rates))
     forward_s = FORWARD_S + (slower - 1) * SCORES_S
     backward_s = passes_s(table())[1] + (slower - 1) * 2.5 * SCORES_S
     assert passes_s(found) == pytest.approx((forward_s, backward_s))

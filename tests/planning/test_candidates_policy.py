@@ -200,6 +200,15 @@ def test_optimizer_is_sharded_where_it_can_be() -> None:
     assert dropped_by(layout(4, zero_stage=0), pair[1]) == {}
 
 
+def test_an_unsharded_optimizer_is_kept_where_more_of_its_gradients_are_hidden() -> None:
+    """A stack that hides more of the reduction under ZeRO 0 may be faster with it."""
+    stack = STACK.model_copy(update={"replica_exposed_fraction": 0.1})
+    known = Bounds.of(problem(), CLUSTER, stack, tables, 2.0)
+    rows = [layout(4, 1, 2, zero_stage=stage) for stage in (0, 1)]
+    kept, _ = propose(known.look_at(Layouts.of(rows)))
+    assert len(kept.layouts) == 2
+
+
 def test_sharding_is_dropped_where_less_fits() -> None:
     """On 2 x 4 ranks ZeRO 1 surely fits, so 2 and, with 16 micro-batches, 3 only cost."""
     stages = [layout(4, 1, 2, zero_stage=stage) for stage in (1, 2, 3)]
