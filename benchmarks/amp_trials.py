@@ -2,6 +2,8 @@
 
 Needs AMP's table of trials (the first argument). Prints, for each of the three problems, mean
 absolute percentage error, Spearman rank correlation, and the measured time of our first choice.
+Then the same for the two clusters that ran GPT-2, each predicted by the `deepspeed` stack as
+calibrated on the other's trials.
 """
 
 import csv
@@ -12,16 +14,32 @@ from pathlib import Path
 
 import numpy as np
 
-from apss_jax.importers.clusters import load_cluster
+from apss_jax.calibration.own_runs import calibrate_stack
+from apss_jax.calibration.prediction import predict_runs
+from apss_jax.importers.clusters import load_cluster, load_stack
 from apss_jax.importers.load import load_model
 from apss_jax.planning.estimate import estimate_plan, plan_of, stages_of
 from apss_jax.schema.layout import Layout
+from apss_jax.schema.runs import Run
+from apss_jax.schema.stack import Stack
 
 CASES = {  # experiment -> model, cluster, rows before and after the layers in AMP's layer list
     "homogeneous": ("gpt2-345m-amp", "amp-homogeneous", 2, 4),
     "het_cluster": ("gpt2-345m-amp", "amp-het-cluster", 2, 4),
     "het_model": ("transgan-amp", "amp-het-model", 0, 0),
 }
+
+# The two clusters of one model and software, as a table of runs names them.
+CLUSTERS = {
+    "homogeneous": ("T4-16GB", "PCIe intra-node; AWS 50 Gb/s per node"),
+    "het_cluster": ("T4-16GB+V100-16GB", "NVLink/PCIe mix; AWS 10-50 Gb/s"),
+}
+GPT = {
+    "num_gpus": 16, "gpus_per_node": 4, "model_name": "GPT-2 345M", "num_layers": 24,
+    "hidden": 1024, "ffn_hidden": 4096, "num_heads": 16, "num_kv_heads": 16, "vocab": 52256,
+    "seq_len": 1024, "zero_stage": 0, "precision": "fp16", "schedule": "1f1b",
+    "framework": "DeepSpeed + Megatron-LM v1.1.5 3D",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,6 +88,35 @@ def predict(experiment: str, found: list[Trial]) -> np.ndarray:
     return np.array(times)
 
 
+def runs_of(experiment: str, found: list[Trial]) -> list[Run]:
+    """Returns the trials of one cluster as measured runs."""
+    gpu, network = CLUSTERS[experiment]
+    return [
+        Run(
+            **GPT,
+            run_id=f"{experiment} {i}",
+            gpu_model=gpu,
+            interconnect=network,
+            global_batch=trial.global_batch,
+            micro_batch=trial.layout.micro_batch,
+            dp=trial.layout.data_parallel,
+            tp=trial.layout.tensor_parallel,
+            pp=trial.layout.pipeline_parallel,
+            stage_boundaries=(0, *np.cumsum(trial.split).tolist()),
+            step_time_s=trial.measured_s,
+        )
+        for i, trial in enumerate(found)
+    ]
+
+
+def transferred(tested: str, found: dict[str, list[Trial]]) -> tuple[Stack, np.ndarray]:
+    """Returns the stack calibrated on the other cluster alone, and what it predicts of this one."""
+    other = next(name for name in CLUSTERS if name != tested)
+    stack = calibrate_stack(runs_of(other, found[other]), base=load_stack("deepspeed")).stack
+    figures = predict_runs(runs_of(tested, found[tested]), stack=stack).figures
+    return stack, figures.step_time_s
+
+
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
     """Returns the rank correlation, ties by their mean rank."""
     ranks = [np.array([np.mean([(v < x).sum(), (v <= x).sum() - 1]) for x in v]) for v in (a, b)]
@@ -95,11 +142,15 @@ def main() -> None:
         return
     print(f"{'':18} {'n':>4} {'MAPE %':>7} {'median':>7} {'Spearman':>9}", end=" ")
     print(f"{'first s':>8} {'of 3':>8} {'best':>8}")
-    for experiment in CASES:
-        found = list(trials(file, experiment))
+    known = {experiment: list(trials(file, experiment)) for experiment in CASES}
+    for experiment, found in known.items():
         measured = np.array([t.measured_s for t in found])
         print("ours ", report(experiment, predict(experiment, found), measured))
         print("AMP  ", report(experiment, np.array([t.amp_s for t in found]), measured))
+    print("calibrated on the other cluster")
+    for experiment in CLUSTERS:
+        measured = np.array([t.measured_s for t in known[experiment]])
+        print("ours ", report(experiment, transferred(experiment, known)[1], measured))
 
 
 if __name__ == "__main__":

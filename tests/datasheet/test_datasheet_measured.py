@@ -116,7 +116,7 @@ def test_a_launch_bound_time_hardly_grows() -> None:
     row = measured(forward_s=20 * plain_s)
     one_s, two_s, many_s = (layer_s(Setting(micro_batch=b), row)[0] for b in (1, 2, 1000))
     assert two_s == pytest.approx(one_s, rel=1e-3)
-    assert many_s == pytest.approx(2 * 1000 * plain_s, rel=1e-3)
+    assert many_s == pytest.approx(1.5 * 1000 * plain_s, rel=1e-3)
 
 
 def test_other_tensor_degrees_use_the_nearest_measured_one() -> None:
@@ -176,11 +176,11 @@ def test_another_stack_keeps_the_devices_speed_alone() -> None:
 
 @pytest.mark.parametrize("measured_s", [0.5, 1.0, 1.9, 2.1, 9.0])
 def test_a_correction_reproduces_its_measurement(measured_s: float) -> None:
-    """Device and host together give the measured time, the device at most twice as slow."""
+    """Device and host together give the measured time, the device at most half slower."""
     found = correction(measured_s, device_s=0.9, host_s=0.8)
     together_s = ((found.device_factor * 0.9) ** 6 + found.host_s**6) ** (1 / 6)
     assert together_s == pytest.approx(measured_s)
-    assert found.device_factor <= 2
+    assert found.device_factor <= 1.5
 
 
 def test_measured_launches_grow_no_faster_than_samples() -> None:

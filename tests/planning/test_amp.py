@@ -9,7 +9,7 @@ import pytest
 from apss_jax.legality.facts import facts_of
 from apss_jax.planning.enumeration import enumerate_layouts
 from apss_jax.planning.inputs import gather_inputs
-from benchmarks.amp_trials import CASES, predict, spearman, trials
+from benchmarks.amp_trials import CASES, CLUSTERS, predict, spearman, transferred, trials
 
 TRIALS = Path(__file__).parents[3] / "shared" / "data" / "amp" / "amp_trials.csv"
 BATCH = {"homogeneous": 32, "het_cluster": 32, "het_model": 64}
@@ -57,3 +57,22 @@ def test_amps_own_figures_are_what_its_table_gives() -> None:
         theirs = np.array([trial.amp_s for trial in found])
         assert 100 * np.abs(theirs / measured - 1).mean() == pytest.approx(percent, abs=0.05)
         assert spearman(theirs, measured) == pytest.approx(rank, abs=5e-4)
+
+
+# Of one cluster predicted by a stack that was calibrated on the other: largest error in percent,
+# least rank correlation, and by how much the first choice may be slower than the best measured.
+TRANSFER = {"homogeneous": (15.0, 0.92, 0.11), "het_cluster": (20.0, 0.75, 0.05)}
+
+
+@needs_trials
+@pytest.mark.parametrize("experiment", CLUSTERS)
+def test_a_stack_calibrated_on_one_cluster_predicts_the_other(experiment: str) -> None:
+    """What the trials of one of AMP's clusters tell of the software holds on its other cluster."""
+    found = {name: list(trials(TRIALS, name)) for name in CLUSTERS}
+    stack, predicted = transferred(experiment, found)
+    measured = np.array([trial.measured_s for trial in found[experiment]])
+    percent, rank, regret = TRANSFER[experiment]
+    assert "calibrated" in stack.name and len(predicted) == len(measured)
+    assert 100 * np.abs(predicted / measured - 1).mean() < percent
+    assert spearman(predicted, measured) > rank
+    assert measured[np.argmin(predicted)] <= (1 + regret) * measured.min()
