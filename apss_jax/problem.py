@@ -97,7 +97,7 @@ def build_problem(
         tied_parameters=_pad(_float([table.tied_parameters for table in tables]), 0, settings),
         memory_s_per_byte=_pad(_float(per_byte), 0, types),
         weight_bytes=_float(weight_bytes),
-        gradient_bytes=_float(stack.gradient_bytes),
+        gradient_bytes=_float(stack.gradient_bytes_of(weight_bytes)),
         reduced_gradient_bytes=_float(stack.reduced_gradient_bytes),
         optimizer_bytes=_float(stack.optimizer_bytes_of(weight_bytes)),
         exposed_fractions=_float(stack.exposed_fractions),

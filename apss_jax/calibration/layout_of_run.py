@@ -79,7 +79,7 @@ def layout_of_run(
         zero_stage=_filled(
             gaps, "zero_stage", run.zero_stage, framework.zero_stage, matters=degrees.shards > 1
         ),
-        recompute=gaps.fill("recompute", run.recompute, "none"),
+        recompute=gaps.fill("recompute", run.recompute, framework.recompute),
         sequence_parallel=bool(sequence) and split,
         schedule=_schedule(run, chunks, gaps),
     )

@@ -15,6 +15,7 @@ from apss_jax.strategy import Strategy
 PerStage = Float[jax.Array, " stages"]
 PerChunk = Float[jax.Array, "chunks stages"]
 PerKind = tuple[PerStage, PerStage]  # dense parameters and experts apart
+GATHERED_UNITS = 2  # the one at work and the next
 
 
 class StageMemory(NamedTuple):
@@ -35,14 +36,16 @@ class StageMemory(NamedTuple):
 def stage_memory(problem: Problem, strategy: Strategy, sums: UnitSums) -> StageMemory:
     """Returns the memory of each stage.
 
-    ZeRO shards the optimizer from stage 1, gradients from 2, weights from 3 (arXiv 1910.02054).
-    Activations are what each chunk saves, times the micro-batches it holds at once.
+    ZeRO shards the optimizer from stage 1, gradients from 2, weights from 3 (arXiv 1910.02054);
+    beside a pipeline the optimizer alone, because gathered weights and gradients that are not yet
+    reduced stay until its last micro-batch. Activations are what each chunk saves, times the
+    micro-batches it holds at once.
     """
     owned = owned_parameters(problem, strategy, sums)
     owners = (strategy.shards, strategy.expert_shards)
 
     def states(bytes_each: Float[jax.Array, ""], from_stage: int) -> PerStage:
-        is_sharded = strategy.zero_stage >= from_stage
+        is_sharded = (strategy.zero_stage >= from_stage) & ((from_stage < 2) | ~strategy.ends_apart)
         dense, expert = (
             held / jnp.where(is_sharded, over, 1.0)
             for held, over in zip(owned, owners, strict=True)
@@ -55,8 +58,25 @@ def stage_memory(problem: Problem, strategy: Strategy, sums: UnitSums) -> StageM
         gradients=states(problem.gradient_bytes, 2),
         optimizer=states(problem.optimizer_bytes, 1),
         activations=jnp.sum(sums.saved_bytes * strategy.in_flight, axis=0),
-        other=(problem.reserved_bytes + _working_bytes(problem, strategy)) * used,
+        other=(
+            problem.reserved_bytes
+            + _working_bytes(problem, strategy)
+            + _gathered_bytes(problem, strategy, owned)
+        )
+        * used,
     )
+
+
+def _gathered_bytes(problem: Problem, strategy: Strategy, owned: PerKind) -> PerStage:
+    """Returns the whole weights of two units under ZeRO 3, units taken as equal.
+
+    The next unit's weights are gathered while one computes. Its whole gradients take the place of
+    activations that are no longer needed.
+    """
+    units = jnp.sum(strategy.end_unit - strategy.first_unit, axis=0)
+    each = GATHERED_UNITS * problem.weight_bytes / jnp.maximum(units, 1)
+    held = each * (owned[0] + owned[1])
+    return jnp.where((strategy.zero_stage == 3) & ~strategy.ends_apart, held, 0.0)
 
 
 def owned_parameters(problem: Problem, strategy: Strategy, sums: UnitSums) -> PerKind:

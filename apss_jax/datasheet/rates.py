@@ -35,6 +35,8 @@ class Rates:
     tensor_pipeline_cpu_s: float
     domain_devices: int  # of the smallest domain
     fused_norm: bool
+    dropout: bool
+    keeps_second_products: bool
     activation_factor: float
     logit_bytes: float
 
@@ -64,6 +66,8 @@ def rates_of(
         tensor_pipeline_cpu_s=stack.tensor_pipeline_cpu_s * (cluster.num_domains > 1),
         domain_devices=cluster.domain_devices,
         fused_norm=stack.fused_norm,
+        dropout=stack.dropout,
+        keeps_second_products=stack.selective_keeps == "every_second_product",
         activation_factor=stack.activation_factor,
         logit_bytes=stack.logit_bytes,
     )

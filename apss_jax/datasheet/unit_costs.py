@@ -68,7 +68,7 @@ def layer_costs(facts: LayerFacts, grid: Grid, rates: Rates) -> UnitCosts:
     comm_bytes, comm_calls = layer_traffic(facts, grid)
     # Memory is one figure for all device types; the type that keeps most decides.
     flash = bool(rates.has_flash.all())
-    activations = kept(facts, grid, flash=flash, fused_norm=rates.fused_norm)
+    activations = kept(facts, grid, rates, flash=flash)
     return UnitCosts(
         work=layer_work(facts, grid, rates),
         is_layer=True,

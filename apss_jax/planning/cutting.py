@@ -238,6 +238,7 @@ def state_bytes(
     `tied` counts the copy of a tied token table that a head apart from the embedding holds.
     """
     shards = layout.data_parallel * layout.context_parallel
+    zero = min(layout.zero_stage, 1 if layout.pipeline_parallel > 1 else 3)
     dense = table.dense_parameters.copy()
     dense[-1] += table.tied_parameters if tied else 0.0
     parts = (
@@ -247,7 +248,7 @@ def state_bytes(
     )
 
     def held(parameters: np.ndarray, owners: int) -> np.ndarray:
-        each = sum(size / (owners if layout.zero_stage >= stage else 1) for size, stage in parts)
+        each = sum(size / (owners if zero >= stage else 1) for size, stage in parts)
         return each * parameters
 
     experts = max(shards // layout.expert_parallel, 1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int, Num
 
+from apss_jax.cost.memory import GATHERED_UNITS
 from apss_jax.planning.figures import Quantity, SettingFigures
 from apss_jax.schema.layout import SCHEDULES, Layouts
 from apss_jax.schema.stack import Stack
@@ -64,13 +65,25 @@ class MemoryBounds:
         saved = _largest(figures.saved, index, share, several)
         states = dense * dense_each + expert * expert_each
         moment = figures.working_bytes[index] + self.stack.reserved_bytes
+        moment = moment + self._gathered(layouts, figures, index)
         return states + saved * self._in_flight(layouts) + moment
+
+    def _gathered(
+        self, layouts: Layouts, figures: SettingFigures, index: Int[np.ndarray, " batch"]
+    ) -> PerLayout:
+        """Returns the whole weights of the units at work under ZeRO 3."""
+        each = GATHERED_UNITS * self.weight_bytes
+        held = figures.dense.total[index] + figures.expert.total[index]
+        is_gathered = (layouts.zero_stage == 3) & (layouts.pipeline_parallel == 1)
+        return np.where(is_gathered, each * held / figures.kind_count.sum(), 0.0)
 
     def _bytes_each(self, layouts: Layouts) -> tuple[PerLayout, PerLayout]:
         """Returns the bytes that a held dense parameter and an expert's one take on a device."""
         shards = layouts.data_parallel * layouts.context_parallel
-        zero = layouts.zero_stage
-        parts = ((3, self.weight_bytes), (2, self.stack.gradient_bytes),
+        # Beside a pipeline the optimizer alone is sharded, as in the cost model.
+        most = np.where(layouts.pipeline_parallel > 1, 1, 3)
+        zero = np.minimum(layouts.zero_stage, most)
+        parts = ((3, self.weight_bytes), (2, self.stack.gradient_bytes_of(self.weight_bytes)),
                  (1, self.stack.optimizer_bytes_of(self.weight_bytes)))  # fmt: skip
 
         def each(over: Num[np.ndarray, " batch"]) -> PerLayout:

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from apss_jax.schema.document import Document, Part
+from apss_jax.schema.plan import Recompute
 
 SplitHabit = Literal["uniform", "by_cost"]
 ReportedMemory = Literal["largest_stage", "first_stage"]
@@ -28,6 +29,7 @@ class Framework(Part):
     stack: str
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
     sequence_parallel: bool = False  # with tensor parallelism
+    recompute: Recompute = "none"
     split: SplitHabit = "uniform"  # of layers over stages
     reported_memory: ReportedMemory = "largest_stage"
     source: str

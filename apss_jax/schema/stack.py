@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from apss_jax.schema.document import Document
 
@@ -29,6 +29,10 @@ class Stack(Document):
     flash_attention: bool = True
     flash_attention_version: Annotated[int, Field(ge=1, le=9)] = 2
     fused_norm: bool = True
+    dropout: bool = False  # masks, and the scores of plain attention before and after it, are kept
+    # What selective recomputation keeps of a layer: all but the scores of plain attention, or
+    # attention's output and every second product's alone.
+    selective_keeps: Literal["all_but_scores", "every_second_product"] = "all_but_scores"
     collective_latency_s: NonNegativeFloat = 0.0  # beside the link's own, per collective
     transfer_latency_s: NonNegativeFloat = 0.0  # beside the link's own, per stage transfer
     transfer_blocking_fraction: Share = 0.0  # of a transfer, during which the sender waits
@@ -40,6 +44,7 @@ class Stack(Document):
     gradient_bytes: PositiveInt = 4  # per parameter, stored
     reduced_gradient_bytes: PositiveInt = 4  # per parameter, sent
     optimizer_bytes: PositiveInt = 12  # per parameter: fp32 master weight and two moments
+    gradient_copy_bytes: NonNegativeInt = 0  # beside them, where the step copies to fp32
     logit_bytes: PositiveFloat = 10.0  # per logit kept at the head, all copies
     activation_factor: PositiveFloat = 1.0  # on the counted activations: what the allocator adds
     reserved_bytes: NonNegativeFloat = 0.0  # context, communicators, workspace
@@ -49,9 +54,14 @@ class Stack(Document):
     memory_error_fraction: PositiveFloat = 0.08  # standard deviation of the memory prediction
 
     def optimizer_bytes_of(self, weight_bytes: float) -> float:
-        """Returns optimizer bytes per parameter: FP32 weights need no FP32 copy beside them."""
-        copy = MASTER_BYTES if weight_bytes >= MASTER_BYTES else 0
-        return max(self.optimizer_bytes - copy, 0)
+        """Returns optimizer bytes per parameter: FP32 weights need no FP32 copies beside them."""
+        if weight_bytes >= MASTER_BYTES:
+            return max(self.optimizer_bytes - MASTER_BYTES, 0)
+        return self.optimizer_bytes + self.gradient_copy_bytes
+
+    def gradient_bytes_of(self, weight_bytes: float) -> float:
+        """Returns the bytes of a stored gradient: no fewer than those of its weight."""
+        return max(self.gradient_bytes, weight_bytes)
 
     @property
     def exposed_fractions(self) -> tuple[float, float, float, float]:

@@ -132,25 +132,45 @@ def test_replicas_may_hide_more_of_their_gradients(zero_stage: int, exposed: flo
     assert float(found[0]) == pytest.approx(exposed * sent_bytes * 1e-3, rel=1e-5)
 
 
-def test_memory_follows_zero_and_the_micro_batches_in_flight() -> None:
-    """Stage 0 owns 30 parameters and holds 2 micro-batches of 300 bytes; 4 ranks share states."""
+def _memory_by_zero_stage(*, pipelined: bool) -> dict[int, list[float]]:
+    """Returns the parts of stage 0's memory under every ZeRO stage, states shared by 4 ranks."""
     parts = {}
     for stage in range(4):
-        one = strategy(zero_stage=np.int32(stage), shards=np.float32(4))
+        shared = {"zero_stage": np.int32(stage), "shards": np.float32(4)}
+        one = strategy(**shared, ends_apart=np.bool_(pipelined))
         memory = _cost(problem(), one, schedule()).memory
         parts[stage] = [float(part[0]) for part in memory]
+    return parts
+
+
+def test_memory_follows_zero_and_the_micro_batches_in_flight() -> None:
+    """Stage 0 owns 30 parameters and holds 2 micro-batches of 300 bytes.
+
+    Under ZeRO 3 two units of 15 parameters are gathered.
+    """
+    parts = _memory_by_zero_stage(pipelined=False)
     held = 2 * (100 + 200)
     assert parts[0] == [30 * 2, 30 * 4, 30 * 12, held, 7]
     assert parts[1] == [30 * 2, 30 * 4, 30 * 12 / 4, held, 7]
     assert parts[2] == [30 * 2, 30 * 4 / 4, 30 * 12 / 4, held, 7]
-    assert parts[3] == [30 * 2 / 4, 30 * 4 / 4, 30 * 12 / 4, held, 7]
+    gathered = 2 * 15 * 2
+    assert parts[3] == [30 * 2 / 4, 30 * 4 / 4, 30 * 12 / 4, held, 7 + gathered]
+
+
+def test_beside_a_pipeline_the_optimizer_alone_is_sharded() -> None:
+    """Gathered weights and gradients stay until the last micro-batch, whatever the ZeRO stage."""
+    parts = _memory_by_zero_stage(pipelined=True)
+    assert parts[0] == [30 * 2, 30 * 4, 30 * 12, 600, 7]
+    assert parts[1] == parts[2] == parts[3] == [30 * 2, 30 * 4, 30 * 12 / 4, 600, 7]
 
 
 def test_full_precision_has_no_master_copy() -> None:
-    """12 bytes of optimizer are 8 where the weights themselves have 4."""
-    tables, cluster, stack = [table()], two_speed_cluster(), tiny_stack()
+    """12 + 4 bytes of optimizer are 8 where weights and gradients themselves have 4."""
+    tables, cluster = [table()], two_speed_cluster()
+    stack = tiny_stack(gradient_bytes=2, gradient_copy_bytes=4)
     half, full = (build_problem(tables, cluster, stack, size) for size in (2.0, 4.0))
-    assert (float(half.optimizer_bytes), float(full.optimizer_bytes)) == (12, 8)
+    assert (float(half.optimizer_bytes), float(half.gradient_bytes)) == (12 + 4, 2)
+    assert (float(full.optimizer_bytes), float(full.gradient_bytes)) == (8, 4)
 
 
 def test_a_tied_table_is_held_twice_where_the_ends_stand_apart() -> None:

@@ -31,9 +31,9 @@ def gpt3() -> Model:
 
 
 def table(setting: Setting, model: Model | None = None, **stack: object) -> UnitTable:
-    """Returns the table of GPT-3's layer, or of another model, without flash attention."""
+    """Returns the table of GPT-3's layer, or of another model, with dropout, without flash."""
     workload = tiny_workload(seq_len=SEQ, precision="fp16")
-    chosen = tiny_stack(**{"flash_attention": False, **stack})
+    chosen = tiny_stack(**{"flash_attention": False, "dropout": True, **stack})
     return unit_table(model or gpt3(), tiny_cluster(), workload, chosen, setting)
 
 
@@ -56,6 +56,32 @@ def test_saved_activations_are_the_published_formula(setting: Setting, per_sbh: 
 def test_flash_attention_keeps_no_scores() -> None:
     """With it the term 5 a s / h is gone, as under selective recomputation."""
     assert table(Setting(), flash_attention=True).saved_bytes[1] == pytest.approx(SBH * 34)
+
+
+def test_without_dropout_no_mask_is_kept() -> None:
+    """Both branches lose a mask of s b h, each score its mask and its second copy: 5 become 2."""
+    assert table(Setting(), dropout=False).saved_bytes[1] == pytest.approx(
+        SBH * (32 + SCORES * 2 / 5)
+    )
+
+
+def test_some_stacks_keep_every_second_product_alone() -> None:
+    """Of queries, keys, values, attention's output and both layers of the feed-forward part.
+
+    They put out 3 + 1 + 4 + 1 times h values, half of which stay beside the input and what
+    attention put out, each 2 bytes; recomputation holds the whole layer for a moment.
+    """
+    found = table(Setting(recompute="selective"), selective_keeps="every_second_product")
+    assert found.saved_bytes[1] == pytest.approx(SBH * 2 * (1 + 1 + 9 / 2))
+    assert found.working_bytes[1] == pytest.approx(SBH * (34 + SCORES))
+
+
+def test_parts_of_a_sequence_are_gathered_for_products() -> None:
+    """A rank keeps an eighth of its input and of its gradient, and needs the rest for a moment."""
+    settings = (Setting(tensor_parallel=8, sequence_parallel=on) for on in (False, True))
+    whole, split = (table(setting).working_bytes[1] for setting in settings)
+    assert whole == 0
+    assert split == pytest.approx(2 * 2 * SBH * 7 / 8)
 
 
 def test_recomputation_holds_one_layer_again() -> None:
@@ -108,7 +134,7 @@ def test_experts_keep_the_tokens_sent_to_them() -> None:
 def test_fp32_keeps_twice_the_values() -> None:
     """Values double and masks stay: 34 becomes 2 x 32 + 2."""
     workload = tiny_workload(seq_len=SEQ, precision="fp32")
-    stack = tiny_stack(flash_attention=False)
+    stack = tiny_stack(flash_attention=False, dropout=True)
     found = unit_table(gpt3(), tiny_cluster(), workload, stack, Setting())
     scores = (2 * 2 * 2 + 1) * HEADS * SEQ / HIDDEN
     assert found.saved_bytes[1] == pytest.approx(SBH * (2 * 32 + 2 + scores))
