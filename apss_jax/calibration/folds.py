@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -11,8 +11,10 @@ from jaxtyping import Int
 from apss_jax.calibration.experiments import experiment_key
 from apss_jax.calibration.fit import Fitted, Surface, refit
 from apss_jax.calibration.library_constants import LibraryConstant, with_values
-from apss_jax.calibration.prediction import Figures, predict_subjects
+from apss_jax.calibration.prediction import Figures, predict_subjects, reach_of_subject
 from apss_jax.calibration.subject import Subject
+from apss_jax.planning.uncertainty import Reach, sizes_of, spans_of
+from apss_jax.schema.stack import Spans
 
 Labels = Int[np.ndarray, " batch"]
 Indices = Int[np.ndarray, " samples"]
@@ -61,6 +63,28 @@ def held_out_figures(
         parts.append(predict_subjects(with_values(chosen, constants, np.concatenate(values))))
         order += members
     return _in_order(parts, np.array(order, dtype=int))
+
+
+def left_out_reaches(
+    subjects: Sequence[Subject], folds: Labels, groups: Sequence[str]
+) -> tuple[Reach, ...]:
+    """Returns how far each run lies from the runs of its group in other folds."""
+    spans: dict[tuple[str, int], Spans] = {}
+    found = []
+    for s, fold, group in zip(subjects, folds.tolist(), groups, strict=True):
+        if (group, fold) not in spans:
+            spans[group, fold] = spans_of_subjects(
+                other
+                for other, its, name in zip(subjects, folds.tolist(), groups, strict=True)
+                if name == group and its != fold
+            )
+        found.append(reach_of_subject(s, spans[group, fold]))
+    return tuple(found)
+
+
+def spans_of_subjects(subjects: Iterable[Subject]) -> Spans:
+    """Returns the least and the largest sizes of runs."""
+    return spans_of(sizes_of(s.model, s.cluster, s.layout, s.seq_len) for s in subjects)
 
 
 def _in_order(parts: Sequence[Figures], order: Indices) -> Figures:

@@ -13,7 +13,7 @@ from apss_jax.schema.document import read_json, write_text
 
 DIGITS: Final = 4  # significant ones; no run determines a constant better
 UNFITTED: Final = "Not fitted: "  # in a source text, begins what the fit leaves as it is
-Fields = Mapping[str, float]
+Fields = Mapping[str, float | Mapping[str, list[int]]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _parts(
 
 def _update(part: dict[str, Any], fields: Fields, source: str | None) -> None:
     for name, value in fields.items():
-        part[name] = _rounded(value)
+        part[name] = _rounded(value) if isinstance(value, float) else value
     if source is not None:
         kept = part["source"].partition(UNFITTED)[2]
         part["source"] = f"{source} {UNFITTED}{kept}" if kept else source

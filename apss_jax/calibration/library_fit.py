@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from apss_jax.calibration.evidence import (
     memory_evidence,
@@ -15,7 +16,12 @@ from apss_jax.calibration.evidence import (
     thinned,
 )
 from apss_jax.calibration.fit import Fitted, NoteFn, Surface, fit, labels_of
-from apss_jax.calibration.folds import Labels, experiment_folds, held_out_figures
+from apss_jax.calibration.folds import (
+    Labels,
+    experiment_folds,
+    held_out_figures,
+    left_out_reaches,
+)
 from apss_jax.calibration.intervals import (
     FEW_ROWS,
     excess_fraction,
@@ -33,12 +39,15 @@ from apss_jax.calibration.library_constants import (
 from apss_jax.calibration.measured import Comparison
 from apss_jax.calibration.prediction import Figures, predict_runs
 from apss_jax.calibration.subject import SkippedRun, Subject
+from apss_jax.calibration.widths import Misses, Width, fit_widths
 from apss_jax.importers.clusters import load_stack
+from apss_jax.planning.uncertainty import Reach
 from apss_jax.schema.priors import ALL, Prior, Priors
 from apss_jax.schema.runs import Run
 
 Indices = Int[np.ndarray, " samples"]
 PerRun = Float[np.ndarray, " samples"]
+Names = Shaped[np.ndarray, " samples"]
 Errors = dict[str, dict[str, float]]
 """By stack: the error fractions that its file states."""
 
@@ -51,6 +60,7 @@ class Fit:
     step_time: Fitted
     memory: Fitted
     held_out: Figures
+    reaches: tuple[Reach, ...]  # from the runs that a left-out run was predicted with
 
     @property
     def constants(self) -> list[LibraryConstant]:
@@ -102,7 +112,9 @@ def _fit(comparison: Comparison, priors: Priors, folds: Labels, note: NoteFn) ->
     note("each fold by constants fitted without it")
     fits = list(zip(surfaces, rows, found, own_folds, strict=True))
     held_out = held_out_figures(comparison.subjects, folds, fits)
-    return Fit(comparison, found[0], found[1], held_out)
+    stacks = [subject.stack.name for subject in comparison.subjects]
+    reaches = left_out_reaches(comparison.subjects, folds, stacks)
+    return Fit(comparison, found[0], found[1], held_out, reaches)
 
 
 def _fit_generic(runs: Sequence[Run], own: Fit, priors: Priors, note: NoteFn) -> Fit:
@@ -127,33 +139,42 @@ def _own_of_stacks(priors: Sequence[Prior]) -> tuple[Prior, ...]:
 
 
 def _errors(own: Fit, generic: Fit) -> Errors:
-    """Returns the error fractions of every stack, from runs that were left out.
-
-    A stack with few runs of its own is as uncertain as all stacks' runs together.
-    """
-    names = [subject.stack.name for subject in own.comparison.subjects]
-    pooled = _time_error(own, np.arange(len(names)))
+    """Returns the error fractions of every stack, from runs that were left out."""
     errors: Errors = {}
-    for name in sorted(set(names)):
-        rows = np.flatnonzero(np.array(names) == name)
-        timed = own.comparison.is_timed[rows].sum()
-        errors[name] = {
-            "step_time_error_fraction": _time_error(own, rows) if timed >= FEW_ROWS else pooled,
-            "memory_error_fraction": _memory_error(own, rows),
-        }
-    everything = np.arange(len(names))
-    errors[FALLBACK] = {
-        "step_time_error_fraction": _time_error(generic, everything),
-        "memory_error_fraction": _memory_error(generic, everything),
-    }
+    for fitted in (own, generic):
+        names = np.array([s.stack.name for s in fitted.comparison.subjects])
+        for name, fields in _time_errors(fitted, names).items():
+            rows = np.flatnonzero(names == name)
+            errors[name] = {**fields, "memory_error_fraction": _memory_error(fitted, rows)}
     return errors
 
 
-def _time_error(found: Fit, rows: Indices) -> float:
-    comparison = found.comparison
-    rows = rows[comparison.is_timed[rows]]
-    ratio = comparison.step_time_s[rows] / found.held_out.step_time_s[rows]
-    return interval_error(np.log(ratio), _weights(comparison.subjects, rows))
+def _time_errors(fitted: Fit, names: Names) -> Errors:
+    """Returns the error fractions of step times, by stack.
+
+    Runs of layers that were measured one by one tell of those alone.
+    """
+    comparison, left_out = fitted.comparison, fitted.held_out
+    log_error = np.log(comparison.step_time_s / left_out.step_time_s)
+    misses = Misses.of(log_error, _weights(comparison.subjects), fitted.reaches)
+    is_measured = left_out.measured_fraction > 0.5
+    analytic = comparison.is_timed & ~is_measured
+    widths = fit_widths(misses.chosen(analytic), names[analytic].tolist())
+    errors: Errors = {name: _fractions(width) for name, width in widths.items()}
+    for name in widths:
+        own = misses.chosen(comparison.is_timed & is_measured & (names == name))
+        if len(own.weight) >= FEW_ROWS:
+            errors[name]["measured_error_fraction"] = interval_error(own.log_error, own.weight)
+    return errors
+
+
+def _fractions(width: Width) -> dict[str, float]:
+    return {
+        "step_time_error_fraction": math.expm1(width.base),
+        "expert_error_fraction": math.expm1(width.expert),
+        "domain_error_fraction": math.expm1(width.domain),
+        "far_error_fraction": math.expm1(width.far),
+    }
 
 
 def _memory_error(found: Fit, rows: Indices) -> float:
@@ -167,7 +188,7 @@ def _memory_error(found: Fit, rows: Indices) -> float:
     if len(measured) < FEW_ROWS:
         measured = np.flatnonzero(np.isfinite(comparison.memory_bytes))
     ratio = comparison.memory_bytes[measured] / found.held_out.memory_bytes[measured]
-    return normal_error(np.log(ratio), _weights(comparison.subjects, measured))
+    return normal_error(np.log(ratio), _weights(comparison.subjects)[measured])
 
 
 def _outcome_error(found: Fit, rows: Indices) -> float:
@@ -177,5 +198,5 @@ def _outcome_error(found: Fit, rows: Indices) -> float:
     return label_error(excess, found.comparison.ran_out[rows])
 
 
-def _weights(subjects: Sequence[Subject], rows: Indices) -> PerRun:
-    return source_weights([subjects[i].run.source_name for i in rows])
+def _weights(subjects: Sequence[Subject]) -> PerRun:
+    return source_weights([subject.run.source_name for subject in subjects])

@@ -10,17 +10,19 @@ from typing import Final
 import numpy as np
 
 from apss_jax.calibration.fit import Fitted
+from apss_jax.calibration.folds import spans_of_subjects
 from apss_jax.calibration.library_constants import (
     FALLBACK,
     LibraryConstant,
     changes_of,
     with_values,
 )
-from apss_jax.calibration.library_files import NewConstants
+from apss_jax.calibration.library_files import Fields, NewConstants
 from apss_jax.calibration.library_fit import Errors, Fit, LibraryFit
 from apss_jax.calibration.prediction import Figures, Predictions, predict_subjects
 from apss_jax.calibration.subject import Subject
 from apss_jax.calibration.validation import Validated, parts_of, validation_of
+from apss_jax.planning.uncertainty import step_time_error_fraction
 from apss_jax.schema.validation import HeldOut
 
 COMMAND: Final = "python -m apss_jax.cli.fit"
@@ -32,17 +34,25 @@ Belongs = Callable[[Subject], bool]
 def new_constants(found: LibraryFit) -> NewConstants:
     """Returns what `write_constants` writes."""
     own, generic = found.own, found.generic
-    stacks = changes_of(own.constants, own.values, "stack")
+    stacks: dict[str, Fields] = {**changes_of(own.constants, own.values, "stack")}
     for name, fields in changes_of(generic.constants, generic.values, "stack").items():
         stacks[name] = {**stacks.get(name, {}), **fields}
     devices = changes_of(own.constants, own.values, "device")
     links = changes_of(own.constants, own.values, "link")
     for name, errors in found.errors.items():
-        stacks[name] = {**stacks.get(name, {}), **errors}
+        stacks[name] = {**stacks.get(name, {}), **errors, "fitted_spans": _spans(found, name)}
     sources = {name: _of_stack(name, generic if name == FALLBACK else own) for name in stacks}
     sources |= {name: _of_device(name, own) for name in devices}
     sources |= {name: _of_link(name, own) for name in links}
     return NewConstants(devices, links, stacks, sources)
+
+
+def _spans(found: LibraryFit, name: str) -> dict[str, list[int]]:
+    """Returns the sizes that a stack's runs with a step time span."""
+    comparison = (found.generic if name == FALLBACK else found.own).comparison
+    timed = zip(comparison.subjects, comparison.is_timed, strict=True)
+    spans = spans_of_subjects(s for s, is_timed in timed if is_timed and s.stack.name == name)
+    return {size: list(span) for size, span in spans if span is not None}
 
 
 def held_out(found: LibraryFit) -> HeldOut:
@@ -74,8 +84,9 @@ def fitted_validation(found: LibraryFit) -> Validated:
 
 def _with_intervals(fitted: Fit, errors: Errors) -> Figures:
     figures = fitted.held_out
-    stated = [errors[s.stack.name]["step_time_error_fraction"] for s in fitted.comparison.subjects]
-    factor = 1.0 + np.array(stated)
+    subjects = _with_errors(fitted.comparison.subjects, errors)
+    told = zip(subjects, fitted.reaches, figures.measured_fraction.tolist(), strict=True)
+    factor = 1.0 + np.array([step_time_error_fraction(s.stack, *reach) for s, *reach in told])
     return replace(figures, low_s=figures.step_time_s / factor, high_s=figures.step_time_s * factor)
 
 

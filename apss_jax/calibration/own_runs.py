@@ -16,9 +16,10 @@ from apss_jax.calibration.constants import (
 )
 from apss_jax.calibration.measured import Comparison
 from apss_jax.calibration.own_figures import MeasuredFigure
-from apss_jax.calibration.prediction import Predictions, predict_runs
+from apss_jax.calibration.prediction import Predictions, predict_runs, reach_of_subject
 from apss_jax.importers.clusters import load_stack
 from apss_jax.importers.frameworks import framework_named
+from apss_jax.planning.uncertainty import ends_of, sizes_of, spans_of
 from apss_jax.schema.calibration import (
     Calibration,
     FittedConstant,
@@ -60,7 +61,8 @@ def calibrate_stack(
     held = MeasuredFigure.of(comparison, comparison.memory_bytes, labels, "memory")
     time_fit = times.fit(start, time_constants(start), TIME_NOISE, overall_first=True)
     memory_fit = held.fit(start, memory_constants(start), MEMORY_NOISE)
-    stack = _stack(start, time_fit, memory_fit, name, labels)
+    known = _known(start, comparison)
+    stack = _stack(known, time_fit, memory_fit, name, labels)
     document = _document(start, stack, (times, held), (time_fit, memory_fit))
     counts = {"runs": len(runs), "left_out": left_out}
     return Calibrated(stack, document.model_copy(update=counts))
@@ -123,6 +125,20 @@ def _stack(
     # Legality knows a framework by its name, which the calibrated one therefore keeps.
     full = name if base.name in name else f"{base.name}-{name}"
     return base.model_copy(update={"name": full, "source": source, **moves})
+
+
+def _known(base: Stack, comparison: Comparison) -> Stack:
+    """Returns the stack with what need not widen its intervals once these runs were timed."""
+    timed = [s for s, yes in zip(comparison.subjects, comparison.is_timed, strict=True) if yes]
+    reaches = [reach_of_subject(subject, base.fitted_spans) for subject in timed]
+    sizes = [sizes_of(s.model, s.cluster, s.layout, s.seq_len) for s in timed]
+    has_experts = any(reach.has_experts for reach in reaches)
+    return base.model_copy(
+        update={
+            "expert_error_fraction": 0.0 if has_experts else base.expert_error_fraction,
+            "fitted_spans": spans_of([*ends_of(base.fitted_spans), *sizes]),
+        }
+    )
 
 
 def _error(start: float, fit: ConstantFit | None, noise: float, width: float) -> float:

@@ -16,8 +16,9 @@ from apss_jax.planning.inputs import Inputs
 from apss_jax.planning.memory_risk import oom_probability
 from apss_jax.planning.placement import Placement, assign_devices, device_orders, place
 from apss_jax.planning.tables import CostTables, cost_tables
+from apss_jax.planning.uncertainty import Reach, reach_of, step_time_error_fraction
 from apss_jax.schema.runs import Run
-from apss_jax.schema.stack import Stack
+from apss_jax.schema.stack import Spans, Stack
 from apss_jax.schema.topology import Topology
 from apss_jax.schema.workload import Workload
 
@@ -35,6 +36,7 @@ class Figures:
     step_time_s: PerRun
     low_s: PerRun  # ends of the 80 % interval
     high_s: PerRun
+    measured_fraction: PerRun  # of compute time, measured layer by layer
     memory_bytes: PerRun  # of the stage whose memory the run's framework reports
     oom_probability: PerRun  # of the likeliest stage
     breakdown_s: Float[np.ndarray, "batch time_parts"]  # in the order of `cost.step.Breakdown`
@@ -70,6 +72,12 @@ def predict_runs(
 def predict_subjects(subjects: Sequence[Subject]) -> Figures:
     """Returns the figures of runs that can all be placed on their devices."""
     return _predicted(subjects, _Placer(), None)
+
+
+def reach_of_subject(subject: Subject, spans: Spans) -> Reach:
+    """Returns how far a run lies from the runs whose sizes the spans hold."""
+    s = subject
+    return reach_of(s.model, s.cluster, s.layout, s.seq_len, spans)
 
 
 class _Placer:
@@ -177,8 +185,12 @@ def _figures(
     subjects: Sequence[Subject], choices: Sequence[Choice], costs: Costs, measured: PerRun
 ) -> Figures:
     stack = subjects[0].stack
-    error = measured * stack.measured_error_fraction
-    error += (1.0 - measured) * stack.step_time_error_fraction
+    error = np.array(
+        [
+            step_time_error_fraction(stack, reach_of_subject(subject, stack.fitted_spans), share)
+            for subject, share in zip(subjects, measured.tolist(), strict=True)
+        ]
+    )
     step_time_s = stack.time_factor * costs.step_time_s
     total_bytes = costs.memory_bytes.sum(axis=-1)
     capacities = [choice.placement.capacity_bytes for choice in choices]
@@ -191,6 +203,7 @@ def _figures(
         step_time_s=step_time_s,
         low_s=step_time_s / (1.0 + error),
         high_s=step_time_s * (1.0 + error),
+        measured_fraction=measured,
         memory_bytes=np.where(first, total_bytes[:, 0], total_bytes.max(axis=1)),
         oom_probability=np.array(chances),
         breakdown_s=stack.time_factor * costs.breakdown_s,

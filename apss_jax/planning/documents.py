@@ -15,6 +15,7 @@ from apss_jax.planning.costing import Costs
 from apss_jax.planning.inputs import Inputs
 from apss_jax.planning.memory_risk import FITS_BELOW, oom_probability
 from apss_jax.planning.tables import CostTables, total_flops
+from apss_jax.planning.uncertainty import reach_of, step_time_error_fraction
 from apss_jax.schema.plan import Breakdown, Chunk, Cost, MemoryBytes, Plan, Stage
 from apss_jax.schema.tables import UnitTable
 
@@ -107,8 +108,15 @@ class PlanWriter:
         parts = dict(zip(BREAKDOWN_PARTS, seconds, strict=True))
         step_s = sum(parts.values())
         stack = self.inputs.stack
-        error = measured * stack.measured_error_fraction
-        error += (1.0 - measured) * stack.step_time_error_fraction
+        inputs = self.inputs
+        reach = reach_of(
+            inputs.model,
+            inputs.cluster,
+            choice.layout,
+            inputs.workload.seq_len,
+            stack.fitted_spans,
+        )
+        error = step_time_error_fraction(stack, reach, measured)
         flops = total_flops(table, choice.num_micro_batches, choice.layout.data_parallel)
         peak = self._peak_flops_per_s(choice)
         return Cost(

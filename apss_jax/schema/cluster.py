@@ -43,7 +43,10 @@ class DeviceRates(Part):
     attention_fraction: Fraction  # of peak, for the two batched products without flash attention
     memory_fraction: Fraction  # of the memory bandwidth, in memory-bound kernels
     elementwise_passes: PositiveFloat = 1.0  # memory traffic beside the minimum that is counted
+    fused_expert_kernels: bool = False  # whether a stack's `fused_experts` can run
     score_passes: NonNegativeFloat = 6.9  # over the scores, forward, without flash attention
+    # Beside the stack's, half width of the 80 % interval: of types on which no step was timed.
+    step_time_error_fraction: NonNegativeFloat = 0.0
     source: str
 
 

@@ -6,10 +6,20 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from apss_jax.schema.document import Document
+from apss_jax.schema.document import Document, Part
 
 MASTER_BYTES = 4  # of an FP32 copy of a parameter
 Share = Annotated[float, Field(ge=0, le=1)]
+Span = tuple[PositiveInt, PositiveInt]
+
+
+class Spans(Part):
+    """Least and largest sizes of some runs; None: none of them has that size."""
+
+    devices: Span | None = None
+    hidden_size: Span | None = None
+    seq_len: Span | None = None
+    micro_batch: Span | None = None
 
 
 class Stack(Document):
@@ -22,13 +32,20 @@ class Stack(Document):
     time_factor: PositiveFloat = 1.0  # on every computed time: what measured steps say of the rest
     gemm_slowdown: PositiveFloat = 1.0  # relative to the device's own rates
     kernel_s: NonNegativeFloat = 0.0  # fixed cost of one matrix product
+    expert_gemm_slowdown: PositiveFloat = 1.0  # beside it, of the grouped products of experts
+    routing_passes: NonNegativeFloat = 4.0  # over the values sent to experts, there and back
+    fp8_cast_passes: NonNegativeFloat = 0.0  # over the inputs of products: FP8 copies and scales
     cpu_forward_s: NonNegativeFloat = 0.0  # host time to launch one layer's forward pass
+    expert_cpu_forward_s: NonNegativeFloat = 0.0  # beside it, where a layer routes to experts
     # Beside it, per tensor rank, where a pipeline over several domains is tensor parallel too: both
     # passes of a layer.
     tensor_pipeline_cpu_s: NonNegativeFloat = 0.0
     flash_attention: bool = True
     flash_attention_version: Annotated[int, Field(ge=1, le=9)] = 2
     fused_norm: bool = True
+    # FP8 products of experts that take in permutation, activation and casts, and whole steps of
+    # them that are launched once, on devices with such kernels.
+    fused_experts: bool = False
     dropout: bool = False  # masks, and the scores of plain attention before and after it, are kept
     # What selective recomputation keeps of a layer: all but the scores of plain attention, or
     # attention's output and every second product's alone.
@@ -51,6 +68,12 @@ class Stack(Document):
     step_s: NonNegativeFloat = 0.0  # once per step: data, logging, clipping
     step_time_error_fraction: PositiveFloat = 0.25  # half width of the 80 % interval, analytic
     measured_error_fraction: PositiveFloat = 0.15  # the same where all layers are measured
+    # Independent of it and beside it: for a model with experts, for each doubling of the domains in
+    # use, for each doubling of a size beyond those of the runs that the constants were fitted on.
+    expert_error_fraction: NonNegativeFloat = 0.0
+    domain_error_fraction: NonNegativeFloat = 0.0
+    far_error_fraction: NonNegativeFloat = 0.0
+    fitted_spans: Spans = Spans()
     memory_error_fraction: PositiveFloat = 0.08  # standard deviation of the memory prediction
 
     def optimizer_bytes_of(self, weight_bytes: float) -> float:

@@ -1,0 +1,66 @@
+"""Widths of intervals: the stated coverage, and wider only where errors are larger."""
+
+import math
+
+import numpy as np
+import pytest
+from run_tables import run_of
+
+from apss_jax.calibration.folds import left_out_reaches
+from apss_jax.calibration.prediction import predict_runs
+from apss_jax.calibration.widths import Misses, fit_widths
+from apss_jax.planning.uncertainty import Reach
+
+PLAIN = Reach(False, 0.0, 0.0, 0.0)
+EXPERTS = Reach(True, 0.0, 0.0, 0.0)
+
+
+def _misses(parts: list[tuple[Reach, int, float]]) -> Misses:
+    """Returns normal errors of given deviations, so many of each reach."""
+    rng = np.random.default_rng(0)
+    errors = np.concatenate([rng.normal(0.0, sigma, count) for _, count, sigma in parts])
+    reaches = [reach for reach, count, _ in parts for _ in range(count)]
+    return Misses.of(errors, np.ones(len(errors)), reaches)
+
+
+def _covered(misses: Misses, groups: list[str]) -> float:
+    width = fit_widths(misses, groups)[groups[0]].of(misses)
+    return float((misses.log_error <= width).mean())
+
+
+def test_four_in_five_lie_inside() -> None:
+    """Without anything beside it, the base alone covers 80 %."""
+    assert _covered(_misses([(PLAIN, 500, 0.1)]), ["a"] * 500) == pytest.approx(0.8, abs=0.01)
+
+
+def test_larger_errors_of_experts_widen_their_intervals_alone() -> None:
+    """Deviations of 0.05 and 0.3 give half widths of about 1.28 times each."""
+    misses = _misses([(PLAIN, 400, 0.05), (EXPERTS, 400, 0.3)])
+    width = fit_widths(misses, ["a"] * 800)["a"].of(misses)
+    assert width[0] == pytest.approx(1.28 * 0.05, rel=0.25)
+    assert width[-1] == pytest.approx(1.28 * 0.3, rel=0.25)
+
+
+def test_errors_that_grow_with_domains_are_the_groups_own() -> None:
+    """One stack's error doubles with each doubling, another's does not: only the first widens."""
+    reaches = [Reach(False, float(d), 0.0, 0.0) for d in (0, 3, 6)]
+    growing = [(reach, 200, 0.05 + 0.1 * reach.domain_doublings) for reach in reaches]
+    steady = [(reach, 200, 0.05) for reach in reaches]
+    widths = fit_widths(_misses([*growing, *steady]), ["grows"] * 600 + ["stays"] * 600)
+    assert widths["grows"].domain > 0.05
+    assert widths["stays"].domain == 0.0
+
+
+def test_a_group_of_few_runs_is_as_uncertain_as_all_together() -> None:
+    """Five runs that happen to be right say nothing of an interval."""
+    misses = _misses([(PLAIN, 300, 0.2), (PLAIN, 5, 1e-6)])
+    widths = fit_widths(misses, ["many"] * 300 + ["few"] * 5)
+    assert widths["few"].base == pytest.approx(widths["many"].base, rel=0.1)
+
+
+def test_a_left_out_run_is_as_far_as_its_sizes_lie_beyond_the_others() -> None:
+    """Four times the devices of the other fold's runs are two doublings; inside is none."""
+    runs = [run_of(num_gpus=n, global_batch="512") for n in ("8", "16", "64", "16")]
+    subjects = predict_runs(runs).subjects
+    reaches = left_out_reaches(subjects, np.array([0, 0, 1, 1]), ["nemo"] * 4)
+    assert [r.far_doublings for r in reaches] == [math.log2(16 / 8), 0.0, math.log2(64 / 16), 0.0]

@@ -1,0 +1,64 @@
+"""Intervals of step times: independent errors together, wider beyond what was timed."""
+
+import math
+
+import pytest
+
+from apss_jax.importers.clusters import load_cluster, load_stack
+from apss_jax.importers.load import load_model
+from apss_jax.planning.uncertainty import (
+    Reach,
+    doublings_beyond,
+    reach_of,
+    spans_of,
+    step_time_error_fraction,
+    widened_error_fraction,
+)
+from apss_jax.schema.layout import Layout
+from apss_jax.schema.stack import Spans
+
+NEAR = Reach(has_experts=False, domain_doublings=0.0, far_doublings=0.0, device_error_fraction=0.0)
+
+
+def test_independent_errors_add_up_as_squares_of_logarithms() -> None:
+    """Errors of exp(0.3) and exp(0.4) give exp(0.5)."""
+    found = widened_error_fraction(math.expm1(0.3), math.expm1(0.4))
+    assert found == pytest.approx(math.expm1(0.5))
+
+
+def test_measured_layers_have_an_error_of_their_own() -> None:
+    """Half of the compute measured: the mean of both stated errors."""
+    stack = load_stack("nemo").model_copy(
+        update={"step_time_error_fraction": 0.2, "measured_error_fraction": 0.1}
+    )
+    assert step_time_error_fraction(stack, NEAR, 0.5) == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [
+        Reach(True, 0.0, 0.0, 0.0),
+        Reach(False, 2.0, 0.0, 0.0),
+        Reach(False, 0.0, 2.0, 0.0),
+        Reach(False, 0.0, 0.0, 0.3),
+    ],
+)
+def test_whatever_was_hardly_timed_widens(reach: Reach) -> None:
+    """Experts, domains, far sizes and unknown devices each make the interval wider."""
+    fields = ("expert_error_fraction", "domain_error_fraction", "far_error_fraction")
+    stack = load_stack("nemo").model_copy(update=dict.fromkeys(fields, 0.1))
+    assert step_time_error_fraction(stack, reach, 0.0) > step_time_error_fraction(stack, NEAR, 0.0)
+
+
+def test_doublings_beyond_count_both_ends_and_all_sizes() -> None:
+    """A quarter of the least and twice the largest are three doublings; what is inside, none."""
+    spans = spans_of([{"devices": 8, "seq_len": 2048}, {"devices": 64, "seq_len": 4096}])
+    assert doublings_beyond({"devices": 2, "seq_len": 8192}, spans) == 3.0
+    assert doublings_beyond({"devices": 16, "seq_len": 2048, "micro_batch": 64}, spans) == 0.0
+
+
+def test_a_plan_knows_its_experts_and_domains() -> None:
+    """Mixtral on 4 nodes of 8 GPUs: experts, two doublings of the NVLink domain."""
+    model, cluster = load_model("mixtral-8x7b"), load_cluster("4x8xH100-SXM5-80GB")
+    reach = reach_of(model, cluster, Layout(8, 1, 4), 4096, Spans(devices=(1, 8)))
+    assert reach == Reach(True, 2.0, 2.0, 0.0)
