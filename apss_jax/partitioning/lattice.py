@@ -11,6 +11,9 @@ from apss_jax.partitioning.joint import JointInstance
 MAX_CELLS: Final = 6_000_000
 """Lattice nodes x types x offsets that are worked on; about 70 MB of tables."""
 
+ALL_PASSES: Final = 1 << 62
+"""More than any search takes."""
+
 _NUM_BOXES = 1 << 10
 _FRONT_ROWS = 64
 
@@ -33,11 +36,12 @@ def solve_lattice(instance: JointInstance) -> Arrangement | None:
     return next(iter(lattice_front(instance)), None)
 
 
-def lattice_front(instance: JointInstance) -> list[Arrangement]:
-    """Returns what the search for the optimum found on its way, the optimum first.
+def lattice_front(instance: JointInstance, *, passes: int = ALL_PASSES) -> list[Arrangement]:
+    """Returns what the search for the optimum found on its way, the best first.
 
     Each is the best for some limit on the slowest stage, so that they differ in what they trade.
-    Empty if nothing fits the memory. Raises ValueError as `solve_lattice` does.
+    With enough `passes`, the first is the optimum of the closed form; with any, there is one if
+    any fits. Empty if nothing fits the memory. Raises ValueError as `solve_lattice` does.
     """
     from apss_jax.partitioning import lattice_kernels
 
@@ -51,8 +55,9 @@ def lattice_front(instance: JointInstance) -> list[Arrangement]:
         np.zeros((_FRONT_ROWS, stages), np.int64),
         np.zeros((_FRONT_ROWS, stages + 1), np.int64),
         np.empty(_FRONT_ROWS),
-        np.zeros(3, np.int64),
+        np.zeros(4, np.int64),
     )
+    found[3][3] = passes
     joint, grid, num_boxes = _joint(instance), _grid(instance), _NUM_BOXES
     while np.isnan(lattice_kernels.solve(joint, grid, _room(instance, offsets, num_boxes), *found)):
         num_boxes *= 2
@@ -63,8 +68,13 @@ def lattice_front(instance: JointInstance) -> list[Arrangement]:
 
 def is_lattice_small(instance: JointInstance) -> bool:
     """Tells whether the lattice of an instance can be worked on."""
+    return lattice_cells(instance) <= MAX_CELLS
+
+
+def lattice_cells(instance: JointInstance) -> int:
+    """Returns what a pass works on: nodes x types x offsets."""
     nodes = int(np.prod(_usable(instance) + 1))
-    return nodes * instance.num_types * (instance.num_layers + 1) <= MAX_CELLS
+    return nodes * instance.num_types * (instance.num_layers + 1)
 
 
 def _usable(instance: JointInstance) -> Int64[np.ndarray, "device_types"]:

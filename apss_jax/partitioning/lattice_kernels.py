@@ -258,17 +258,19 @@ def solve(
 ) -> float:
     """Returns the least objective; writes what each pass found, and to `found[2]` how many did.
 
-    It is inf where nothing fits, nan where the search needs more boxes. When rows run out, the one
-    that scores worst is written over.
+    `found[3]` is how many passes there may be; where they do not suffice, the objective is the
+    least found. It is inf where nothing fits, nan where the search needs more boxes. When rows run
+    out, the one that scores worst is written over.
     """
     boxes, limits = room[6], room[7]
     count, best_s = _open_boxes(joint, grid, room), inf
     found[2] = 0
-    while count > 0 and take_best(boxes, count, best_s, limits):
+    while count > 0 and found[3] > 0 and take_best(boxes, count, best_s, limits):
         count -= 1
         if not _fill(joint, grid, limits, room[0]):
             continue
         pass_s = _run_pass(joint, grid, room, found)
+        found[3] -= 1
         if pass_s == inf:
             continue
         row = found[2]

@@ -50,7 +50,7 @@ def excess(problem: Any, offsets: Any) -> float:
             used += held[STATES, end] - held[STATES, start]
             used += places[IN_FLIGHT, piece] * (held[SAVED, end] - held[SAVED, start])
         if used > allowed[stage]:
-            total += used / allowed[stage] - 1.0
+            total += used / max(allowed[stage], 1.0) - 1.0
     return total
 
 
@@ -68,6 +68,13 @@ def shift(offsets: Any, first: int, length: int, step: int) -> bool:
 
 
 @inner
+def copy(source: Any, target: Any) -> None:
+    """Copies entry by entry: an assignment of slices would count references and allocate."""
+    for place in range(source.size):
+        target[place] = source[place]
+
+
+@inner
 def _next_move(cursor: Any, count: int) -> None:
     """Goes on to the other direction, then to the next block, then to longer blocks."""
     cursor[_STEP] = -cursor[_STEP]
@@ -82,13 +89,17 @@ def _next_move(cursor: Any, count: int) -> None:
 def _try_move(
     problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any, cursor: Any, state: Any
 ) -> bool:
-    """Makes the move at the cursor if that is better, and tells so; else changes nothing."""
+    """Makes the move at the cursor if that is better, and tells so; else changes nothing.
+
+    A block of no cuts moves nothing: then the cuts as they are count as the move.
+    """
     first, length, step = cursor[_START], cursor[_LENGTH], cursor[_STEP]
-    if not shift(offsets, first, length, step):
+    if length > 0 and not shift(offsets, first, length, step):
         return False
     pieces = room[0]
+    low, high = (first - 1, first + length) if length > 0 else (0, pieces.shape[1])
     over = excess(problem, offsets)
-    fill_pieces(problem, offsets, first - 1, first + length, pieces)
+    fill_pieces(problem, offsets, low, high, pieces)
     if over == 0.0:
         target_s = state[_STEP_S] * (1.0 - _GAIN_FRACTION)
         micro_batches = schedule[0][MICRO_BATCHES]
@@ -102,7 +113,7 @@ def _try_move(
         state[_EXCESS] = over
         return True
     shift(offsets, first, length, -step)
-    fill_pieces(problem, offsets, first - 1, first + length, pieces)
+    fill_pieces(problem, offsets, low, high, pieces)
     return False
 
 
@@ -116,16 +127,13 @@ def improve(
     `cursor[LEFT]` is what may still be simulated, and is counted down.
     """
     count = room[0].shape[1]
-    fill_pieces(problem, offsets, 0, count, room[0])
-    state[_EXCESS], state[_STEP_S] = excess(problem, offsets), inf
-    if state[_EXCESS] == 0.0:
-        state[_STEP_S] = step_s(schedule, blocking, room, inf)
-        cursor[LEFT] -= 1
-    cursor[_START], cursor[_LENGTH], cursor[_STEP] = 1, 1, 1
+    state[_EXCESS], state[_STEP_S] = inf, inf
+    cursor[_START], cursor[_LENGTH], cursor[_STEP] = 1, 0, 1
     failed = 0
-    while failed < count * (count - 1) and cursor[LEFT] > 0:
+    while failed < count * (count - 1) + 1 and cursor[LEFT] > 0:
         if _try_move(problem, schedule, blocking, offsets, room, cursor, state):
             failed = 0
+            cursor[_LENGTH] = max(cursor[_LENGTH], 1)
         else:
             failed += 1
             _next_move(cursor, count)
@@ -147,19 +155,21 @@ def improve_again(
 ) -> float:  # fmt: skip
     """Returns what `improve` finds, from cuts thrown off its result too while the budget lasts."""
     count = room[0].shape[1]
-    best_s = improve(problem, schedule, blocking, offsets, room, cursor, state)
-    while cursor[LEFT] > 0 and count > 1:
-        spare[:] = offsets
+    best_s = inf
+    copy(offsets, spare)
+    while True:
+        found_s = improve(problem, schedule, blocking, spare, room, cursor, state)
+        if found_s < best_s or best_s == inf:
+            best_s = found_s
+            copy(spare, offsets)
+        if cursor[LEFT] <= 0 or count == 1:
+            return best_s
+        cursor[LEFT] -= 1 if best_s < inf else _UNFIT_EVALUATIONS
+        copy(offsets, spare)
         for _ in range(_THROWS):
             first = 1 + draw(cursor, count - 1)
             length = 1 + draw(cursor, count - first)
             shift(spare, first, length, 1 if draw(cursor, 2) == 0 else -1)
-        cursor[LEFT] -= 1 if best_s < inf else _UNFIT_EVALUATIONS
-        found_s = improve(problem, schedule, blocking, spare, room, cursor, state)
-        if found_s < best_s:
-            best_s = found_s
-            offsets[:] = spare
-    return best_s
 
 
 @compiled(

@@ -1,0 +1,147 @@
+"""Devices and cuts by the simulated step: many orders, each with the cuts that suit it best."""
+
+from functools import lru_cache
+from itertools import permutations
+from math import factorial
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Int64
+
+from apss_jax.partitioning.joint import JointInstance
+from apss_jax.partitioning.lattice import (
+    Arrangement,
+    is_lattice_small,
+    lattice_cells,
+    lattice_front,
+)
+
+DEFAULT_BUDGET: Final = 4_000
+"""Simulated steps: a fraction of a percent from the best known on up to 16 stages."""
+
+MAX_ENUMERATED: Final = 1_000
+"""Orders that are few enough to look at all of them."""
+
+# What an order takes until it can be told whether it deserves more: exact cuts, a brief search.
+_BRIEF_EVALUATIONS = 20
+_ENUMERATED_SHARE = 0.5
+# How many of the first orders get a long search of their cuts, and how long it is for a stage.
+_NUM_LONG, _NUM_LONG_ENUMERATED = 4, 64
+_LONG_EVALUATIONS = 40
+# Cells of the lattice that are worked on in the time that simulating a step takes, or so.
+_CELLS_PER_EVALUATION = 500
+_NUM_BOXES = 1 << 10
+
+Orders = Int64[np.ndarray, "batch stages"]
+
+
+def arranged(
+    instance: JointInstance, *, budget: int = DEFAULT_BUDGET, seed: int = 0
+) -> Arrangement | None:
+    """Returns the order and cuts with the least simulated step found; None if nothing fits.
+
+    `budget` is the number of steps that may be simulated, exact cuts of an order counted as four;
+    the result depends on nothing else but the seed. Where orders are few, all are looked at.
+    Raises ValueError for a budget below one.
+    """
+    if budget < 1:
+        raise ValueError(f"budget is {budget}; it must be positive")
+    orders, offsets = _first_orders(instance, budget)
+    num_long = _NUM_LONG_ENUMERATED if _is_enumerated(instance, budget) else _NUM_LONG
+    long = min(_LONG_EVALUATIONS * instance.num_stages, max(budget // (2 * num_long), 1))
+    plan = np.array([_BRIEF_EVALUATIONS, long, num_long, budget], np.int64)
+    return _arranged(instance, orders, offsets, plan, seed)
+
+
+def _arranged(
+    instance: JointInstance, orders: Orders, offsets: Any, plan: Any, seed: int
+) -> Arrangement | None:
+    from apss_jax.partitioning import portfolio_kernels
+
+    flow = instance.flow(orders[0].copy())
+    problem, schedule, _ = flow.arguments()
+    devices = (instance.allowed_bytes, instance.node_stages, instance.counts)
+    own = _own_room(instance, seed)
+    step_s = portfolio_kernels.arrange(
+        *(problem, schedule, devices, plan, flow.room(), _exact_room(instance), own),
+        *(orders, offsets, np.empty(len(orders))),
+    )
+    if not step_s < np.inf:
+        return None
+    return Arrangement(own[0][-1], own[1][-1, 1:-1] - 1, float(step_s))
+
+
+def _first_orders(instance: JointInstance, budget: int) -> tuple[Orders, Any]:
+    """Returns orders to begin with, and their offsets; 0 where those are still to be found."""
+    if _is_enumerated(instance, budget):
+        orders = _all_orders(tuple(instance.counts.tolist()), instance.num_stages)
+        return orders.copy(), np.zeros((len(orders), instance.num_stages + 1), np.int64)
+    blocks = block_orders(instance)
+    offsets = np.zeros((len(blocks), instance.num_stages + 1), np.int64)
+    if not is_lattice_small(instance):
+        return blocks, offsets
+    passes = _CELLS_PER_EVALUATION * budget // lattice_cells(instance)
+    front = lattice_front(instance, passes=max(passes, 1))
+    found = [np.concatenate([[0], one.cuts + 1, [instance.num_layers]]) for one in front]
+    return (
+        np.array([*(one.order for one in front), *blocks], np.int64),
+        np.array([*found, *offsets], np.int64),
+    )
+
+
+def block_orders(instance: JointInstance) -> Orders:
+    """Returns the orders in which the stages of each type stand together, one for each sequence."""
+    found = {}
+    for kinds in permutations(range(instance.num_types)):
+        devices = np.repeat(kinds, instance.counts[list(kinds)])[: instance.num_stages]
+        found[devices.tobytes()] = devices
+    return np.array(list(found.values()), np.int64)
+
+
+def _is_enumerated(instance: JointInstance, budget: int) -> bool:
+    count = num_orders(instance)
+    return count <= min(MAX_ENUMERATED, _ENUMERATED_SHARE * budget / _BRIEF_EVALUATIONS)
+
+
+def num_orders(instance: JointInstance) -> int:
+    """Returns how many orders there are, equal devices not told apart."""
+    ways = np.zeros(instance.num_stages + 1)
+    ways[0] = 1.0
+    for count in instance.counts.tolist():
+        taken = [1 / factorial(n) for n in range(min(count, instance.num_stages) + 1)]
+        ways = np.convolve(ways, taken)[: instance.num_stages + 1]
+    return round(ways[-1] * factorial(instance.num_stages))
+
+
+@lru_cache(maxsize=64)
+def _all_orders(counts: tuple[int, ...], num_stages: int) -> Orders:
+    """Returns every order, stage by stage from those of the stages before."""
+    orders = np.zeros((1, 0), np.int64)
+    for _ in range(num_stages):
+        longer = []
+        for kind, count in enumerate(counts):
+            free = orders[(orders == kind).sum(axis=1) < count]
+            longer.append(np.pad(free, ((0, 0), (0, 1)), constant_values=kind))
+        orders = np.concatenate(longer)
+    return orders
+
+
+def _own_room(instance: JointInstance, seed: int) -> tuple[Any, ...]:
+    stages = instance.num_stages
+    return (
+        np.zeros((3, stages), np.int64),
+        np.zeros((3, stages + 1), np.int64),
+        np.zeros(instance.num_types, np.int64),
+        np.zeros(stages + 1, np.int64),
+        np.array([0, seed, 0, 0, 0], np.int64),
+        np.empty(2),
+    )
+
+
+def _exact_room(instance: JointInstance) -> tuple[Any, ...]:
+    from apss_jax.partitioning import kernels
+
+    stages, offsets = instance.num_stages, instance.num_layers + 1
+    boxes, *others = kernels.workspace(stages, offsets, _NUM_BOXES)
+    tables = np.empty((kernels.NUM_TABLES, stages, offsets))
+    return (tables, boxes, *others, np.empty(stages - 1, np.int64))
