@@ -25,17 +25,17 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("policy",),
     ("training",),
     ("planning",),
-    ("calibration", "trial"),
+    ("calibration", "trials"),
     ("exporters", "report"),
     ("cli",),
-    ("search", "estimate", "validate", "calibrate", "train"),
+    ("search", "estimate", "validate", "calibrate", "train", "trial"),
     (FACE,),
 )
 ROW_OF = {part: row for row, parts in enumerate(ROWS) for part in parts}
 PARTS = frozenset(ROW_OF)
 
 TRACED = frozenset({"problem", "strategy", "cost", "policy", "training"})
-JAX_USERS = TRACED | {"planning", "calibration", "trial"}
+JAX_USERS = TRACED | {"planning", "calibration", "trials"}
 NOBODY: frozenset[str] = frozenset()
 JAX = frozenset({"jax", "jaxlib", "flax", "optax", "orbax"})
 

@@ -69,7 +69,7 @@ def test_two_folder_levels() -> None:
         ("partitioning.exact", "def f():\n    import jax", "partitioning may not use jax"),
         ("cost.step", "from pydantic import BaseModel", "cost may not use pydantic"),
         ("planning.rank", "import rich.table", "planning may not use rich"),
-        ("trial.run", "import profiler.links", "trial may not use profiler"),
+        ("trials.running", "import profiler.links", "trials may not use profiler"),
         ("report.page", "import jinja2", "jinja2 is imported inside functions only"),
         ("helpers.text", "import json", "helpers is in no row of the table"),
         ("cost.step", "from apss_jax.helpers import text", "helpers is in no row of the table"),

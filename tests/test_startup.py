@@ -46,6 +46,7 @@ def test_a_heavy_import_would_be_seen() -> None:
         ("estimate", "--global-batch"),
         ("validate", "--runs"),
         ("calibrate", "--runs"),
+        ("trial", "--plan"),
     ],
 )
 def test_help_is_light(command: str, flag: str) -> None:

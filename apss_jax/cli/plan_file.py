@@ -17,10 +17,19 @@ def read_plan(path: str) -> Plan:
 
     An element of a result's `plans` counts as a plan with and without its `schema`.
     """
+    return read_plans(path, 1)[0]
+
+
+def read_plans(path: str, most: int) -> list[Plan]:
+    """Returns the first plans of a search result, else the one plan in a file."""
     from apss_jax.schema.document import read_json
+
+    return [_plan(place, data, path) for place, data in _plans_in(read_json(path), path)[:most]]
+
+
+def _plan(place: str, data: Any, path: str) -> Plan:
     from apss_jax.schema.plan import Plan
 
-    place, data = _plan_in(read_json(path), path)
     body = {"schema": Plan.SCHEMA, **data} if isinstance(data, dict) else data
     try:
         plan = Plan.from_json(body, file=path)
@@ -38,17 +47,17 @@ def _refuse_huge(plan: Plan, place: str, path: str) -> None:
             raise mistake(f"{place}{name}", value, rule, "Correct the value", file=path)
 
 
-def _plan_in(data: Any, path: str) -> tuple[str, Any]:
-    """Returns where in the file the plan stands, and the plan."""
+def _plans_in(data: Any, path: str) -> list[tuple[str, Any]]:
+    """Returns where in the file each plan stands, and the plans."""
     from apss_jax.schema.plan import Estimate, SearchResult
 
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema == Estimate.SCHEMA:
-        return "plan.", data.get("plan")
+        return [("plan.", data.get("plan"))]
     if schema != SearchResult.SCHEMA:
-        return "", data
+        return [("", data)]
     plans = data.get("plans")
     if not isinstance(plans, list) or not plans:
         remedy = "Name a file with a plan in it"
         raise mistake("plans", plans, "must hold at least one plan", remedy, file=path)
-    return "plans.0.", plans[0]
+    return [(f"plans.{i}.", plan) for i, plan in enumerate(plans)]
