@@ -35,6 +35,7 @@ class Rates:
     tensor_pipeline_cpu_s: float
     domain_devices: int  # of the smallest domain
     fused_norm: bool
+    recompute_vectors: int
     dropout: bool
     keeps_second_products: bool
     activation_factor: float
@@ -66,6 +67,7 @@ def rates_of(
         tensor_pipeline_cpu_s=stack.tensor_pipeline_cpu_s * (cluster.num_domains > 1),
         domain_devices=cluster.domain_devices,
         fused_norm=stack.fused_norm,
+        recompute_vectors=stack.recompute_vectors,
         dropout=stack.dropout,
         keeps_second_products=stack.selective_keeps == "every_second_product",
         activation_factor=stack.activation_factor,

@@ -46,6 +46,7 @@ class Stack(Document):
     # FP8 products of experts that take in permutation, activation and casts, and whole steps of
     # them that are launched once, on devices with such kernels.
     fused_experts: bool = False
+    recompute_vectors: PositiveInt = 1  # of hidden size, that full recomputation keeps of a layer
     dropout: bool = False  # masks, and the scores of plain attention before and after it, are kept
     # What selective recomputation keeps of a layer: all but the scores of plain attention, or
     # attention's output and every second product's alone.
