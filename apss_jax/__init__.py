@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from apss_jax.importers.clusters import load_cluster as load_cluster
     from apss_jax.importers.load import load_model as load_model
-    from apss_jax.partitioning.solve import partition as partition
     from apss_jax.planning.estimate import estimate_plan as estimate_plan
     from apss_jax.planning.search import search_plans as search_plans
+    from apss_jax.policy.solve import partition as partition
 
 __version__ = "0.1.0"
 
@@ -21,7 +21,7 @@ _HOME_OF = {
     "estimate_plan": "apss_jax.planning.estimate",
     "load_cluster": "apss_jax.importers.clusters",
     "load_model": "apss_jax.importers.load",
-    "partition": "apss_jax.partitioning.solve",
+    "partition": "apss_jax.policy.solve",
     "search_plans": "apss_jax.planning.search",
 }
 

@@ -27,6 +27,8 @@
 * `ranks`: devices of one group or of one stage, in order;
 * `groups`: groups that communicate at once;
 * `time_parts`, `memory_parts`: the named shares of a step's time and of a stage's memory;
+* `window`: neighbouring places where a piece may end;
+* `levels`: limits that reaches are told for, from tight to loose;
 * `features`: what a network sees of one element.
 
 Shapes are checked while the tests run, where arithmetic on an axis (`stages-1`) is only understood
@@ -72,6 +74,8 @@ AXES: Final = (
     "groups",
     "time_parts",
     "memory_parts",
+    "window",
+    "levels",
     "features",
 )
 

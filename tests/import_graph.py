@@ -45,11 +45,13 @@ USERS: dict[str, Set[str]] = {
     "pydantic": PARTS - TRACED - {"partitioning"},
     "typer": {"cli"},
     "rich": {"cli"},
+    "safetensors": {"policy", "training"},
+    "tensorboardX": {"training"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
     **dict.fromkeys(("profiler", "pytest", "hypothesis", "beartype", "chex"), NOBODY),
 }
-LAZY_ONLY = frozenset({"matplotlib", "jinja2", "orbax"})
+LAZY_ONLY = frozenset({"matplotlib", "jinja2", "orbax", "safetensors", "tensorboardX"})
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a search without arguments asks, in one place."""
+"""What commands without arguments ask, in one place."""
 
 from typing import Final
 
@@ -7,3 +7,5 @@ CLUSTER: Final = "2x8xH100-SXM5-80GB"
 GLOBAL_BATCH: Final = "256"
 SOLVER: Final = "exact"
 TOP: Final = "5"
+TRAIN_OUT: Final = "out/dpsn"
+TRAIN_STEPS: Final = "5000"

@@ -6,7 +6,7 @@ from math import factorial
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from apss_jax.partitioning.joint import JointInstance
 from apss_jax.partitioning.lattice import (
@@ -51,6 +51,28 @@ def arranged(
     long = min(_LONG_EVALUATIONS * instance.num_stages, max(budget // (2 * num_long), 1))
     plan = np.array([_BRIEF_EVALUATIONS, long, num_long, budget], np.int64)
     return _arranged(instance, orders, offsets, plan, seed)
+
+
+def scored_orders(
+    instance: JointInstance, orders: Orders, evaluations: int, seed: int = 0
+) -> tuple[Float64[np.ndarray, "batch"], Int64[np.ndarray, "batch offsets"]]:
+    """Returns the step of each order, inf where no cuts fit, and where its pieces begin and end.
+
+    Cuts are the exact ones of the closed form, searched from there by some simulated steps.
+    """
+    from apss_jax.partitioning import portfolio_kernels
+
+    flow = instance.flow(orders[0].copy())
+    problem, schedule, _ = flow.arguments()
+    devices = (instance.allowed_bytes, instance.node_stages, instance.counts)
+    plan = np.array([evaluations, 0, 0, np.iinfo(np.int64).max // 2], np.int64)
+    offsets = np.zeros((len(orders), instance.num_stages + 1), np.int64)
+    scores_s = np.empty(len(orders))
+    portfolio_kernels.score(
+        *(problem, schedule, devices, plan, flow.room(), _exact_room(instance)),
+        *(_own_room(instance, seed), np.ascontiguousarray(orders, np.int64), offsets, scores_s),
+    )
+    return scores_s, offsets
 
 
 def _arranged(

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 from numpy.typing import ArrayLike
 
 from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
@@ -34,6 +34,31 @@ def partition(
     """
     if solver not in SOLVERS:
         raise ValueError(f"solver is {solver!r}; it must be one of {', '.join(SOLVERS)}")
+    layer_cost_s, boundary_cost_s = require_problem(
+        layer_costs,
+        boundary_costs,
+        num_stages=num_stages,
+        num_micro_batches=num_micro_batches,
+        samples=samples,
+    )
+    batch, layers = layer_cost_s.shape
+    if solver == "exact":
+        return exact_cuts(layer_cost_s, boundary_cost_s, num_micro_batches)
+    if solver == "uniform":
+        return np.tile(uniform_cuts(layers, num_stages), (batch, 1))
+    rows = [balanced_cuts(costs, num_stages) for costs in layer_cost_s]
+    return np.array(rows, np.int64).reshape(batch, num_stages - 1)
+
+
+def require_problem(
+    layer_costs: ArrayLike,
+    boundary_costs: ArrayLike,
+    *,
+    num_stages: int,
+    num_micro_batches: int,
+    samples: int,
+) -> tuple[Float64[np.ndarray, "batch layers"], Float64[np.ndarray, "batch boundaries cuts"]]:
+    """Returns the costs as arrays; raises ValueError unless they and the counts make a problem."""
     for name, value in (
         ("num_stages", num_stages),
         ("num_micro_batches", num_micro_batches),
@@ -49,12 +74,7 @@ def partition(
         )
     require_costs("layer_costs", layer_cost_s, (batch, layers))
     require_costs("boundary_costs", boundary_cost_s, (batch, layers - 1, num_stages - 1))
-    if solver == "exact":
-        return exact_cuts(layer_cost_s, boundary_cost_s, num_micro_batches)
-    if solver == "uniform":
-        return np.tile(uniform_cuts(layers, num_stages), (batch, 1))
-    rows = [balanced_cuts(costs, num_stages) for costs in layer_cost_s]
-    return np.array(rows, np.int64).reshape(batch, num_stages - 1)
+    return layer_cost_s, boundary_cost_s
 
 
 def _require_count(name: str, value: Any) -> None:

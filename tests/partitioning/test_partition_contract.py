@@ -63,7 +63,7 @@ def test_lists_of_whole_numbers() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"solver": "dpsn"}, "solver is 'dpsn'; it must be one of exact, balanced, uniform"),
+        ({"solver": "best"}, "solver is 'best'; it must be one of dpsn, exact, balanced"),
         ({"num_stages": 0}, "num_stages is 0; it must be a whole number from 1"),
         ({"num_stages": 7}, "num_stages is 7; 6 layers make at most 6 stages"),
         ({"num_micro_batches": 0}, "num_micro_batches is 0"),

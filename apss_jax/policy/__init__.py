@@ -1,0 +1,1 @@
+"""The partitioning network: cuts of many pipelines at once, and which devices their stages get."""

@@ -1,0 +1,206 @@
+"""The one place of `jit` and `vmap` in the network."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any, Final
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Float, Int
+
+from apss_jax.cost.batched import QUICKLY
+from apss_jax.policy.chains import Chain
+from apss_jax.policy.decode import (
+    Links,
+    drawn,
+    links_of,
+    log_likelihood,
+    most_likely,
+    offsets_of,
+    places_of,
+    values_to_go,
+)
+from apss_jax.policy.network import NetworkConfig, new_network
+from apss_jax.policy.orders import OrderConfig, OrderNetwork, follow
+from apss_jax.policy.placements import PlacementInput
+
+Params = Any
+"""The weights of a network as a pytree."""
+
+
+BATCHES: Final = (16, 256)
+"""Numbers of problems that programs are compiled for."""
+
+DRAWN_AT_ONCE: Final = 16
+"""Partitions of a problem that one program draws."""
+
+
+@lru_cache(maxsize=8)
+def structure_of(config: NetworkConfig) -> Any:
+    """Returns what a network is apart from its weights."""
+    return nnx.split(nnx.eval_shape(lambda: new_network(config, 0)))[0]
+
+
+def new_params(config: NetworkConfig, seed: int) -> Params:
+    """Returns random weights."""
+    return nnx.to_pure_dict(nnx.state(new_network(config, seed)))
+
+
+def param_shapes(config: NetworkConfig) -> Params:
+    """Returns the shapes of a network's weights."""
+    return nnx.to_pure_dict(nnx.eval_shape(lambda: nnx.state(new_network(config, 0))))
+
+
+def links(config: NetworkConfig, params: Params, chain: Chain) -> Links:
+    """Returns one problem's pieces with their scores."""
+    network = nnx.merge(structure_of(config), nnx.State(params))
+    return links_of(chain, network(chain))
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=QUICKLY)
+def most_likely_ends(
+    config: NetworkConfig, params: Params, chains: Chain
+) -> Int[jax.Array, "batch stages"]:
+    """Returns where each piece ends in the most likely partition of each problem."""
+
+    def one(chain: Chain) -> jax.Array:
+        return offsets_of(chain, most_likely(links(config, params, chain)))
+
+    return jax.vmap(one)(chains)
+
+
+@partial(jax.jit, static_argnums=(0, 4), compiler_options=QUICKLY)
+def drawn_ends(
+    config: NetworkConfig, params: Params, chains: Chain, keys: jax.Array, count: int
+) -> Int[jax.Array, "batch samples stages"]:
+    """Returns where pieces end in partitions that are drawn, with one key for each problem."""
+
+    def one(chain: Chain, key: jax.Array) -> jax.Array:
+        own = links(config, params, chain)
+        places = drawn(own, values_to_go(own, is_best=False), key, count)
+        return offsets_of(chain, places)
+
+    return jax.vmap(one)(chains, keys)
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def proposals(
+    config: NetworkConfig, params: Params, chains: Chain, key: jax.Array, count: int
+) -> Int[jax.Array, "batch samples stages"]:
+    """Returns the most likely partition and `count - 1` that are drawn, from one encoding."""
+
+    def one(chain: Chain, key: jax.Array) -> jax.Array:
+        own = links(config, params, chain)
+        more = drawn(own, values_to_go(own, is_best=False), key, count - 1)
+        places = jax.numpy.concatenate([most_likely(own)[None], more])
+        return offsets_of(chain, places)
+
+    return jax.vmap(one)(chains, jax.random.split(key, len(chains.num_layers)))
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=QUICKLY)
+def log_likelihoods(
+    config: NetworkConfig,
+    params: Params,
+    chains: Chain,
+    ends: Int[jax.Array, "batch samples stages"],
+) -> Float[jax.Array, "batch samples"]:
+    """Returns how likely given partitions are; far below -1e8 outside the windows."""
+
+    def one(chain: Chain, ends: jax.Array) -> jax.Array:
+        own = links(config, params, chain)
+        total = values_to_go(own, is_best=False)[0, 0]
+        return log_likelihood(own, total, places_of(chain, ends))
+
+    return jax.vmap(one)(chains, ends)
+
+
+@lru_cache(maxsize=8)
+def _order_structure(config: OrderConfig) -> Any:
+    return nnx.split(nnx.eval_shape(lambda: OrderNetwork(config, nnx.Rngs(0))))[0]
+
+
+def new_order_params(config: OrderConfig, seed: int) -> Params:
+    """Returns random weights of an order head."""
+    return nnx.to_pure_dict(nnx.state(OrderNetwork(config, nnx.Rngs(seed))))
+
+
+def order_param_shapes(config: OrderConfig) -> Params:
+    """Returns the shapes of an order head's weights."""
+    head = nnx.eval_shape(lambda: nnx.state(OrderNetwork(config, nnx.Rngs(0))))
+    return nnx.to_pure_dict(head)
+
+
+def order_log_likelihood(
+    config: OrderConfig,
+    params: Params,
+    problem: PlacementInput,
+    orders: Int[jax.Array, "samples stages"],
+) -> Float[jax.Array, "samples"]:
+    """Returns how likely orders of one problem are; far below -1e8 where one is not allowed."""
+    network = nnx.merge(_order_structure(config), nnx.State(params))
+    return jax.vmap(lambda order: follow(network, problem, order=order)[1])(orders)
+
+
+@partial(jax.jit, static_argnums=(0, 4), compiler_options=QUICKLY)
+def drawn_orders(
+    config: OrderConfig, params: Params, inputs: PlacementInput, key: jax.Array, count: int
+) -> Int[jax.Array, "batch samples stages"]:
+    """Returns the order of likeliest steps of each problem, and `count - 1` that are drawn."""
+    network = nnx.merge(_order_structure(config), nnx.State(params))
+
+    def one(problem: PlacementInput, key: jax.Array) -> jax.Array:
+        shape = (count, problem.furthest.shape[0], problem.counts.shape[0])
+        noise = jax.random.gumbel(key, shape).at[0].set(0.0)
+        return jax.vmap(lambda noise: follow(network, problem, noise=noise)[0])(noise)
+
+    return jax.vmap(one)(inputs, jax.random.split(key, len(inputs.num_stages)))
+
+
+def decoded(
+    config: NetworkConfig, params: Params, chains: Chain, *, samples: int, seed: int
+) -> Int[np.ndarray, "batch samples stages"]:
+    """Returns the most likely partition of each problem, then `samples - 1` drawn ones.
+
+    Problems go through in parts of few sizes, so that few programs are compiled; what is drawn for
+    a problem depends on the seed and its place alone.
+    """
+    count = len(chains.num_layers)
+    size = next((size for size in BATCHES if count <= size), BATCHES[-1])
+    parts = [
+        _decoded_part(config, params, chains, start, size, samples, seed)
+        for start in range(0, count, size)
+    ]
+    return np.concatenate(parts)[:count]
+
+
+def _decoded_part(
+    config: NetworkConfig,
+    params: Params,
+    chains: Chain,
+    start: int,
+    size: int,
+    samples: int,
+    seed: int,
+) -> Int[np.ndarray, "batch samples stages"]:
+    rows = np.minimum(np.arange(start, start + size), len(chains.num_layers) - 1)
+    part = jax.tree.map(lambda values: values[rows], chains)
+    found = [np.asarray(most_likely_ends(config, params, part))[:, None]]
+    for more in range(0, samples - 1, DRAWN_AT_ONCE):
+        keys = _keys(seed, more, start, size)
+        found.append(np.asarray(drawn_ends(config, params, part, keys, DRAWN_AT_ONCE)))
+    return np.concatenate(found, axis=1)[:, :samples]
+
+
+@partial(jax.jit, static_argnums=3)
+def _keys(
+    seed: int | Int[jax.Array, ""],
+    more: int | Int[jax.Array, ""],
+    start: int | Int[jax.Array, ""],
+    count: int,
+) -> jax.Array:
+    """Returns a key for each problem, by its place among all."""
+    key = jax.random.fold_in(jax.random.key(seed), more)
+    return jax.vmap(lambda place: jax.random.fold_in(key, place))(start + jax.numpy.arange(count))

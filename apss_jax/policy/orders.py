@@ -1,0 +1,165 @@
+"""The order head: which device type each stage gets, one stage after the other.
+
+Types exchange messages along their links, then a small network scores each type that is left,
+given the last one, what is left and how far the pipeline has come. A type from which the rest would
+not fit the memory in any order has no place in it (`lattice`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Float, Int
+
+from apss_jax.policy.placements import TYPE_FEATURES, TYPES, PlacementInput
+
+NEVER: Final = -1e9
+_STEP_FEATURES: Final = 11
+
+
+@dataclass(frozen=True)
+class OrderConfig:
+    """The sizes of an order head."""
+
+    width: int = 48
+    hidden: int = 64
+    rounds: int = 2
+
+
+class OrderNetwork(nnx.Module):
+    """The order head, on one problem."""
+
+    def __init__(self, config: OrderConfig, rngs: nnx.Rngs) -> None:
+        width = config.width
+        self.enter = nnx.Linear(TYPE_FEATURES, width, rngs=rngs)
+        self.entered = nnx.Linear(width, width, rngs=rngs)
+        pair = 2 * width + 1
+        self.sends = nnx.List([nnx.Linear(pair, width, rngs=rngs) for _ in range(config.rounds)])
+        self.joins = nnx.List([nnx.Linear(width, width, rngs=rngs) for _ in range(config.rounds)])
+        self.own = nnx.Linear(width, config.hidden, rngs=rngs)
+        self.left = nnx.Linear(width, config.hidden, rngs=rngs)
+        self.last = nnx.Linear(width, config.hidden, rngs=rngs)
+        self.both = nnx.Linear(width, config.hidden, rngs=rngs)
+        self.step = nnx.Linear(_STEP_FEATURES, config.hidden, rngs=rngs)
+        self.middle = nnx.Linear(config.hidden, config.hidden, rngs=rngs)
+        self.score = nnx.Linear(config.hidden, 1, rngs=rngs)
+
+    def encoded(self, problem: PlacementInput) -> Float[jax.Array, "device_types features"]:
+        """Returns what the types learned of each other."""
+        types = self.entered(jax.nn.relu(self.enter(problem.types)))
+        weights = problem.counts / problem.counts.sum()
+        for send, join in zip(self.sends, self.joins, strict=True):
+            here = jnp.broadcast_to(types[:, None], (TYPES, TYPES, types.shape[-1]))
+            there = jnp.broadcast_to(types[None], here.shape)
+            pairs = jnp.concatenate([here, there, problem.links[..., None]], axis=-1)
+            heard = jnp.einsum("j,ijf->if", weights, jax.nn.relu(send(pairs)))
+            types = types + join(heard)
+        return types
+
+    def logits(
+        self, problem: PlacementInput, types: jax.Array, state: OrderState, stage: jax.Array
+    ) -> Float[jax.Array, "device_types"]:
+        """Returns the scores of the types for one stage, those that may not follow included."""
+        is_last = jax.nn.one_hot(state.last, TYPES)
+        left = (problem.counts - state.used).astype(jnp.float32)
+        context = (left / jnp.maximum(left.sum(), 1.0)) @ types
+        last = is_last @ types
+        hidden = self.own(types) + self.left(context)[None] + self.last(last)[None]
+        hidden = hidden + self.both(types * last[None])
+        hidden = hidden + self.step(_step_features(problem, state, stage, is_last, left))
+        return self.score(jax.nn.relu(self.middle(jax.nn.relu(hidden))))[:, 0]
+
+
+class OrderState(NamedTuple):
+    """How far an order has come."""
+
+    used: Int[jax.Array, "device_types"]
+    last: Int[jax.Array, ""]
+    """The type of the stage before; -1 before the first."""
+    end: Int[jax.Array, ""]
+    """The last layer that the stages so far can hold, all before included."""
+    number: Int[jax.Array, ""]
+    """The number of the state in the lattice of counts."""
+
+
+def _step_features(
+    problem: PlacementInput,
+    state: OrderState,
+    stage: jax.Array,
+    is_last: jax.Array,
+    left: jax.Array,
+) -> Float[jax.Array, "device_types features"]:
+    stages = problem.num_stages.astype(jnp.float32)
+    done = (state.used * problem.share).sum() / stages
+    is_open = is_last * (state.used % problem.node_stages != 0)
+    columns = [
+        left / stages,
+        left / jnp.maximum(problem.counts, 1),
+        is_last @ problem.links,
+        is_last,
+        is_open,
+        done,
+        stage / stages,
+        (stages - stage) / 8,
+        (stage == 0).astype(jnp.float32),
+        (left == 1).astype(jnp.float32),
+        is_open.sum(),
+    ]
+    return jnp.stack([jnp.broadcast_to(column, (TYPES,)) for column in columns], axis=-1)
+
+
+def may_follow(
+    problem: PlacementInput, state: OrderState, stage: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Returns which types may take a stage, and how far each of them lets the pipeline reach."""
+    ends = problem.furthest[stage, :, state.end]
+    after = state.number + problem.strides
+    needed = problem.first_start[jnp.clip(after, 0, problem.first_start.shape[0] - 1)]
+    return (state.used < problem.counts) & (ends >= needed), ends
+
+
+def follow(
+    network: OrderNetwork,
+    problem: PlacementInput,
+    *,
+    noise: Float[jax.Array, "stages device_types"] | None = None,
+    order: Int[jax.Array, "stages"] | None = None,
+) -> tuple[Int[jax.Array, "stages"], Float[jax.Array, ""]]:
+    """Returns an order and its log-likelihood: the likeliest, a drawn one, or the one given.
+
+    Standard Gumbel noise draws; stages beyond the problem's repeat the last type.
+    """
+    stages = problem.furthest.shape[0]
+    types = network.encoded(problem)
+    start = OrderState(
+        jnp.zeros(TYPES, jnp.int32), *(jnp.asarray(value, jnp.int32) for value in (-1, 0, 0))
+    )
+    noise = jnp.zeros((stages, TYPES)) if noise is None else noise
+    given = jnp.full(stages, -1, jnp.int32) if order is None else order
+
+    def step(
+        state: OrderState, row: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> tuple[OrderState, tuple[jax.Array, jax.Array]]:
+        stage, noise, given = row
+        allowed, ends = may_follow(problem, state, stage)
+        logits = jnp.where(allowed, network.logits(problem, types, state, stage), NEVER)
+        chosen = jnp.where(given >= 0, given, jnp.argmax(logits + noise)).astype(jnp.int32)
+        likelihood = jax.nn.log_softmax(logits)[chosen]
+        taken = OrderState(
+            used=state.used + jax.nn.one_hot(chosen, TYPES, dtype=jnp.int32),
+            last=chosen,
+            end=ends[chosen],
+            number=state.number + problem.strides[chosen],
+        )
+        is_stage = stage < problem.num_stages
+        kept = jax.tree.map(lambda new, old: jnp.where(is_stage, new, old), taken, state)
+        return kept, (kept.last, jnp.where(is_stage, likelihood, 0.0))
+
+    rows = (jnp.arange(stages), noise, given)
+    _, (chosen, likelihood) = lax.scan(step, start, rows)
+    return chosen, likelihood.sum()

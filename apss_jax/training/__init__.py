@@ -1,0 +1,1 @@
+"""Pre-training of the partitioning network on synthetic problems."""

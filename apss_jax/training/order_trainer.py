@@ -1,0 +1,169 @@
+"""Training of the order head: the same objectives over sets of orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float, Int
+
+from apss_jax.cost.batched import QUICKLY
+from apss_jax.policy.batched import Params, drawn_orders, new_order_params, order_log_likelihood
+from apss_jax.policy.orders import NEVER, OrderConfig
+from apss_jax.policy.placements import PlacementInput
+from apss_jax.training.losses import LOSSES, ScoredSet
+from apss_jax.training.order_pool import (
+    OrderPool,
+    OrderPoolPlan,
+    build_order_pool,
+    padded_orders,
+    usual_orders,
+)
+from apss_jax.training.placements import MIXES, Mix
+from apss_jax.training.sharding import shared_out
+
+ORDER_POOLS: Final = (
+    OrderPoolPlan((((4, 8), 1600), ((9, 16), 700)), (16, 100, 4096), 32),
+    OrderPoolPlan((((17, 32), 250),), (32, 160, 16384), 16),
+)
+
+
+@dataclass(frozen=True)
+class OrderTrainingConfig:
+    """All that decides what the order head becomes."""
+
+    steps: int = 900
+    objective: str = "contrastive"
+    warm_start: float = 0.6
+    learning_rate: float = 2e-3
+    samples: int = 12
+    network: OrderConfig = field(default_factory=OrderConfig)
+    pools: tuple[OrderPoolPlan, ...] = ORDER_POOLS
+    shares: tuple[float, ...] = (0.85, 0.15)
+    mixes: tuple[Mix, ...] = MIXES
+    softness: tuple[float, float] = (0.03, 0.006)
+
+
+@dataclass(eq=False)
+class OrderState:
+    """What the training of the order head continues from."""
+
+    params: Params
+    optimizer: Any
+    step: int
+    pools: list[OrderPool]
+    """Drawn before the first step that needs them."""
+
+
+Report = dict[str, float | int | str]
+"""The figures of one step."""
+
+
+def new_order_state(config: OrderTrainingConfig, seed: int) -> OrderState:
+    """Returns the state before the first step."""
+    params = new_order_params(config.network, seed)
+    return OrderState(params, _optimizer(config).init(params), 0, [])
+
+
+def draw_order_pools(config: OrderTrainingConfig, seed: int, state: OrderState) -> None:
+    """Draws the problems, unless they are there."""
+    if not state.pools:
+        state.pools = [build_order_pool(plan, seed + 1, config.mixes) for plan in config.pools]
+
+
+def order_step(config: OrderTrainingConfig, seed: int, state: OrderState) -> Report:
+    """Runs one step, changing the state, and returns its figures."""
+    draw_order_pools(config, seed, state)
+    rng = np.random.default_rng((seed, 1, state.step))
+    which = int(rng.choice(len(state.pools), p=np.array(config.shares)))
+    pool, plan = state.pools[which], config.pools[which]
+    rows = rng.choice(len(pool), min(plan.batch, len(pool)), replace=False)
+    inputs = pool.input(rows)
+    done = state.step / config.steps
+    imitates = done < config.warm_start or config.objective == "imitation"
+    objective = "imitation" if imitates else config.objective
+    if imitates:
+        orders, gaps = pool.elite_orders[rows][:, None], np.zeros((len(rows), 1))
+    else:
+        orders, gaps = _scored_set(config, state.params, pool, rows, inputs, rng)
+    drawn = 0 if imitates else config.samples
+    softness = config.softness[0] * (config.softness[1] / config.softness[0]) ** done
+    args = (shared_out(inputs), shared_out(orders), shared_out(gaps.astype(np.float32)))
+    loss, state.params, state.optimizer = _update(
+        config, objective, drawn, state.params, state.optimizer, *args, softness
+    )
+    state.step += 1
+    known = gaps[:, :drawn][np.isfinite(gaps[:, :drawn])]
+    return {
+        "pool": which,
+        "objective": f"orders_{objective}",
+        "loss": float(loss),
+        "mean_gap_percent": float(100 * known.mean()) if known.size else 0.0,
+    }
+
+
+def _scored_set(
+    config: OrderTrainingConfig,
+    params: Params,
+    pool: OrderPool,
+    rows: Int[np.ndarray, "_"],
+    inputs: PlacementInput,
+    rng: np.random.Generator,
+) -> tuple[Int[np.ndarray, "_ samples stages"], Float[np.ndarray, "_ samples"]]:
+    """Returns what the network drew, the elite and orders by type, with their gaps."""
+    key = jax.random.key(int(rng.integers(1 << 31)))
+    drawn = drawn_orders(config.network, params, shared_out(inputs), key, config.samples)
+    stages = pool.elite_orders.shape[1]
+    usual = np.stack(
+        [padded_orders(list(usual_orders(pool.instances[row], 2, rng)), stages) for row in rows]
+    )
+    elites = pool.elite_orders[rows][:, None]
+    orders = np.concatenate([np.asarray(drawn), elites, usual], axis=1)
+    costs_s = pool.costs_s(rows, orders)
+    return orders, costs_s / pool.elite_s[rows][:, None] - 1
+
+
+def _optimizer(config: OrderTrainingConfig) -> optax.GradientTransformation:
+    rate = optax.warmup_cosine_decay_schedule(
+        0.0, config.learning_rate, min(50, config.steps // 10 + 1), config.steps, 1e-5
+    )
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate, b2=0.98))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(3, 4), compiler_options=QUICKLY)
+def _update(
+    config: OrderTrainingConfig,
+    objective: str,
+    drawn: int,
+    params: Params,
+    optimizer: Any,
+    inputs: PlacementInput,
+    orders: Int[jax.Array, "batch samples stages"],
+    gaps: Float[jax.Array, "batch samples"],
+    softness: Float[jax.Array, ""],
+) -> tuple[jax.Array, Params, Any]:
+    """Returns the loss, and weights and optimizer after one step."""
+    loss_of = LOSSES[objective]
+
+    def one(params: Params, problem: PlacementInput, orders: Any, gap: Any) -> jax.Array:
+        likelihood = order_log_likelihood(config.network, params, problem, orders)
+        is_allowed = likelihood > 0.5 * NEVER
+        scored = ScoredSet(
+            log_likelihood=jnp.where(is_allowed, likelihood, 0.0),
+            gap=jnp.where(is_allowed, gap, jnp.inf),
+            num_cuts=problem.num_stages,
+            softness=softness,
+        )
+        return loss_of(scored, drawn)
+
+    def mean(params: Params) -> jax.Array:
+        return jax.vmap(partial(one, params))(inputs, orders, gaps).mean()
+
+    loss, gradient = jax.value_and_grad(mean)(params)
+    updates, optimizer = _optimizer(config).update(gradient, optimizer, params)
+    return loss, optax.apply_updates(params, updates), optimizer

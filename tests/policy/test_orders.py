@@ -1,0 +1,73 @@
+"""The order head: what may follow is exact, likelihoods add up, counts are kept."""
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import permutations
+
+import jax
+import numpy as np
+import pytest
+
+from apss_jax.partitioning.exact import solve_exact_many
+from apss_jax.partitioning.joint import JointInstance
+from apss_jax.policy.batched import drawn_orders, new_order_params, order_log_likelihood
+from apss_jax.policy.orders import OrderConfig
+from apss_jax.policy.placements import PlacementInput, placement_inputs
+from apss_jax.training.placements import draw_placements
+
+SMALL = OrderConfig(width=8, hidden=8, rounds=1)
+SIZE = (8, 100, 1024)
+
+
+@lru_cache(maxsize=1)
+def _problems() -> list[JointInstance]:
+    return [each.instance for each in draw_placements(12, 7, stages=(4, 5))]
+
+
+def _all_orders(instance: JointInstance) -> np.ndarray:
+    devices = np.repeat(np.arange(instance.num_types), instance.counts).tolist()
+    return np.array(sorted(set(permutations(devices, instance.num_stages))))
+
+
+def _fit(instance: JointInstance, orders: np.ndarray) -> np.ndarray:
+    found = solve_exact_many([instance.ordered(order).closed_form() for order in orders])
+    return np.array([solution is not None for solution in found])
+
+
+def _likelihoods(inputs: PlacementInput, row: int, orders: np.ndarray) -> np.ndarray:
+    problem = jax.tree.map(lambda values: values[row], inputs)
+    wide = np.pad(orders, ((0, 0), (0, SIZE[0] - orders.shape[1])), mode="edge")
+    params = new_order_params(SMALL, 0)
+    return np.asarray(order_log_likelihood(SMALL, params, problem, wide.astype(np.int32)))
+
+
+def test_exactly_the_orders_that_fit_have_probability() -> None:
+    """Over all orders, those that some cuts fit share the whole probability."""
+    inputs, is_feasible = placement_inputs(_problems(), SIZE)
+    for row, instance in enumerate(_problems()[:6]):
+        orders = _all_orders(instance)
+        is_fit = _fit(instance, orders)
+        assert is_feasible[row] == is_fit.any()
+        likelihood = _likelihoods(inputs, row, orders)
+        assert np.all((likelihood > -1e8) == is_fit)
+        assert np.exp(likelihood[is_fit]).sum() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_drawn_orders_keep_to_the_counts_and_fit() -> None:
+    """No type is used more often than there are devices, and cuts that fit exist."""
+    inputs, is_feasible = placement_inputs(_problems(), SIZE)
+    orders = drawn_orders(SMALL, new_order_params(SMALL, 1), inputs, jax.random.key(0), 6)
+    for row in np.flatnonzero(is_feasible).tolist():
+        instance = _problems()[row]
+        found = np.asarray(orders)[row, :, : instance.num_stages]
+        used = (found[:, :, None] == np.arange(instance.num_types)).sum(axis=1)
+        assert np.all(used <= instance.counts)
+        assert _fit(instance, found).all()
+
+
+def test_too_many_stages_are_refused() -> None:
+    """The error names what there is and what the network takes."""
+    known = next(draw_placements(1, 0, stages=(60, 60))).instance
+    counts = np.full(known.num_types, 40)
+    with pytest.raises(ValueError, match="65 stages"):
+        placement_inputs([replace(known, counts=counts, num_stages=65)])
