@@ -88,7 +88,7 @@ class Session:
         old = self.request.old
         self._links = self._assumed_links()
         if old is not None:
-            check_resumes(old, self.profile, str(self.request.out))
+            check_resumes(old, profile_of(self._found()), str(self.request.out))
         campaigns = self._campaigns()
         try:
             self._links = self._found_links()
@@ -105,13 +105,16 @@ class Session:
 
     @property
     def profile(self) -> ClusterProfile:
-        """Returns what was found so far."""
-        bench, old = self.bench, self.request.old
-        machine = bench.machine
+        """Returns what was found so far, that of an older file included."""
+        found, old = self._found(), self.request.old
+        return profile_of(found if old is None else resumed(old, found))
+
+    def _found(self) -> Findings:
+        bench, machine = self.bench, self.bench.machine
         if machine is not None:
             machine = machine.model_copy(update={"load_after": load_average()})
         assert self._links is not None  # `run` begins with links
-        found = Findings(
+        return Findings(
             name=_name(bench),
             types=bench.types,
             type_of_node=bench.type_of_node,
@@ -124,7 +127,6 @@ class Session:
             machine=machine,
             notes=[*bench.notes, *self._notes],
         )
-        return profile_of(found if old is None else resumed(old, found))
 
     @property
     def _subjects(self) -> list[Subject]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import get_args
 
-from apss_jax.importers.clusters import load_cluster, load_stack
+from apss_jax.datasheet.table import UnitTables
+from apss_jax.importers.clusters import list_stacks, load_cluster, load_stack
 from apss_jax.importers.load import load_model
 from apss_jax.schema.cluster import ClusterProfile, Precision
 from apss_jax.schema.errors import mistake
@@ -34,6 +35,12 @@ class Inputs:
     def topology(self) -> Topology:
         """Returns the cluster as arrays."""
         return Topology.of(self.cluster)
+
+    @property
+    def unit_tables(self) -> UnitTables:
+        """Returns what makes the tables of settings; nothing is computed yet."""
+        measured = measured_stack(self.cluster, self.stack)
+        return UnitTables(self.model, self.cluster, self.workload, self.stack, measured)
 
     def on(self, cluster: ClusterProfile) -> Inputs:
         """Returns the same question on another cluster."""
@@ -99,6 +106,21 @@ def _default_seq_len(model: Model, assumptions: list[str]) -> int:
     return tokens
 
 
+def measured_stack(profile: ClusterProfile, chosen: Stack) -> Stack | None:
+    """Returns the software that ran when a cluster was measured, None where it is the chosen one.
+
+    A calibrated stack has the name of the one that it was calibrated from in its own, and is the
+    same software. Of software that has no file nobody knows the constants; the chosen ones stand
+    in, and what was measured still counts as another's.
+    """
+    name = profile.stack
+    if name is None or not profile.measurements or name in chosen.name:
+        return None
+    if name in list_stacks():
+        return load_stack(name)
+    return chosen.model_copy(update={"name": name})
+
+
 def _precision(cluster: ClusterProfile, precision: str | None, assumptions: list[str]) -> Precision:
     known: dict[str, Precision] = {name: name for name in get_args(Precision)}
     if precision in known:
@@ -117,6 +139,11 @@ def _stack(profile: ClusterProfile, stack: Stack | str | None, assumptions: list
         stack = profile.stack or DEFAULT_STACK
         assumptions.append(f"software stack '{stack}', as none was given")
     chosen = stack if isinstance(stack, Stack) else load_stack(stack)
+    if measured_stack(profile, chosen) is not None:
+        assumptions.append(
+            f"layers were measured under stack '{profile.stack}': under '{chosen.name}' only the "
+            "devices' speed, the links and the memory carry over"
+        )
     if chosen.time_factor == 1.0 or not profile.measurements:
         return chosen
     # The factor makes up for what datasheets promise; measured layers do not promise it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from apss_jax.datasheet.table import UnitTables
 from apss_jax.legality.facts import facts_of
 from apss_jax.planning.candidates import Candidates, all_candidates, find_candidates
 from apss_jax.planning.enumeration import Pins, pin_violations
@@ -23,7 +22,7 @@ def shortlist(inputs: Inputs, pins: Pins, *, use_policy: bool) -> Candidates:
 def bounds_of(inputs: Inputs) -> Bounds:
     """Returns what bounds a question's layouts before any is costed."""
     facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
-    tables = UnitTables(inputs.model, inputs.cluster, inputs.workload, inputs.stack).tables
+    tables = inputs.unit_tables.tables
     weight_bytes = weight_bytes_of(inputs.workload)
     return Bounds.of(facts, inputs.cluster, inputs.stack, tables, weight_bytes)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from apss_jax.datasheet.table import UnitTables
 from apss_jax.planning.inputs import Inputs
 from apss_jax.problem import Problem, build_problem
 from apss_jax.schema.cluster import FULL
@@ -38,8 +37,7 @@ def cost_tables(inputs: Inputs, settings: Iterable[Setting]) -> CostTables:
     asked = list(dict.fromkeys(settings))
     costed = [_costed(setting, inputs.stack) for setting in asked]
     distinct = {setting: i for i, setting in enumerate(dict.fromkeys(costed))}
-    source = UnitTables(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
-    tables = source.tables(list(distinct))
+    tables = inputs.unit_tables.tables(list(distinct))
     problem = build_problem(tables, inputs.cluster, inputs.stack, weight_bytes_of(inputs.workload))
     index = {setting: distinct[one] for setting, one in zip(asked, costed, strict=True)}
     by_setting = {setting: tables[i] for setting, i in index.items()}
