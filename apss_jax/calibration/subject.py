@@ -137,7 +137,7 @@ def _stack(run: Run, framework: Framework, given: Stack | None, gaps: Gaps) -> S
     if run.flash_attention is None:
         gaps.assume("flash_attention")
     named = _named_stack(framework.stack) if given is None else given
-    return _with_kernels(named, run.fused_norm, run.flash_attention)
+    return _with_kernels(named, run.fused_norm, run.flash_attention, framework.fused_experts)
 
 
 @cache
@@ -146,13 +146,17 @@ def _named_stack(name: str) -> Stack:
 
 
 @lru_cache(maxsize=512)  # one object for equal stacks, so that runs can be grouped by it
-def _with_kernels(stack: Stack, fused_norm: int | None, flash_attention: int | None) -> Stack:
+def _with_kernels(
+    stack: Stack, fused_norm: int | None, flash_attention: int | None, fused_experts: bool
+) -> Stack:
     kernels = {"fused_norm": fused_norm, "flash_attention": flash_attention}
     stated: dict[str, int] = {
         name: bool(value) for name, value in kernels.items() if value is not None
     }
     if flash_attention:
         stated["flash_attention_version"] = flash_attention
+    if fused_experts:
+        stated["fused_experts"] = True
     return stack.model_copy(update=stated) if stated else stack
 
 

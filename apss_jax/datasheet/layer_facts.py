@@ -32,6 +32,12 @@ class LayerFacts:
         return sum(p.input_width for p in self.products if p.shard == "row")
 
     @property
+    def input_widths(self) -> tuple[float, float]:
+        """Returns the values that products read whole on every tensor rank, and divided ones."""
+        whole = sum(p.input_width for p in self.products if p.shard != "row")
+        return whole, self.row_width
+
+    @property
     def whole_width(self) -> float:
         """Returns the values that every tensor rank computes: outputs of undivided products."""
         return sum(p.output_width for p in self.products if p.shard == "replicated")

@@ -104,5 +104,6 @@ def _product_s(product: Product, tokens: SettingColumn, grid: Grid, rates: Rates
     gathered = grid.expert_parallel if product.is_expert else ones
     rows = tokens * product.multiplied_fraction * gathered
     one_s = matmul_s(rows, inner, columns, rates.layer_flops_per_s, rates.half_size)
+    slowdown = rates.expert_gemm_slowdown if product.is_expert else 1.0
     # A device's experts run as one grouped kernel.
-    return one_s * (product.copies / gathered) + rates.kernel_s
+    return slowdown * one_s * (product.copies / gathered) + rates.kernel_s

@@ -14,6 +14,8 @@ from apss_jax.schema.stack import Stack
 
 TUNED_FLASH_VERSION = 3  # the first with kernels for one generation of devices alone
 
+FUSED_ROUTING_PASSES = 2.0  # read where the last kernel left them, written where the next reads
+
 TypeValues = Float[np.ndarray, " device_types"]
 """One figure for each device type."""
 
@@ -31,7 +33,12 @@ class Rates:
     memory_bytes_per_s: TypeValues
     elementwise_passes: TypeValues
     kernel_s: float
+    has_fused_experts: Bool[np.ndarray, " device_types"]
+    expert_gemm_slowdown: TypeValues
+    routing_passes: TypeValues  # over the values sent to experts
+    cast_passes: float  # over the inputs of products, where they are cast to FP8
     cpu_forward_s: float
+    expert_cpu_forward_s: float
     tensor_pipeline_cpu_s: float
     domain_devices: int  # of the smallest domain
     fused_norm: bool
@@ -52,6 +59,7 @@ def rates_of(
     gemm = peak * [d.rates.gemm_fraction for d in devices] / stack.gemm_slowdown
     flash = [_flash_fraction(d, stack, precision) for d in devices]
     plain = [d.rates.attention_fraction for d in devices]
+    fused = np.array([_fuses_experts(d, stack, precision) for d in devices])
     return Rates(
         layer_flops_per_s=_fp8(devices, types, stack) if precision == "fp8" else gemm,
         head_flops_per_s=gemm,
@@ -62,7 +70,12 @@ def rates_of(
         memory_bytes_per_s=np.array([_memory_bytes_per_s(d) for d in devices]),
         elementwise_passes=np.array([d.rates.elementwise_passes for d in devices]),
         kernel_s=stack.kernel_s,
+        has_fused_experts=fused,
+        expert_gemm_slowdown=np.where(fused, 1.0, stack.expert_gemm_slowdown),
+        routing_passes=np.where(fused, FUSED_ROUTING_PASSES, stack.routing_passes),
+        cast_passes=stack.fp8_cast_passes if precision == "fp8" else 0.0,
         cpu_forward_s=stack.cpu_forward_s,
+        expert_cpu_forward_s=stack.expert_cpu_forward_s,
         # Seen in runs whose stages talk over a network, in none on a single node.
         tensor_pipeline_cpu_s=stack.tensor_pipeline_cpu_s * (cluster.num_domains > 1),
         domain_devices=cluster.domain_devices,
@@ -77,6 +90,10 @@ def rates_of(
 
 def _memory_bytes_per_s(device: DeviceType) -> float:
     return device.memory_bytes_per_s * device.rates.memory_fraction
+
+
+def _fuses_experts(device: DeviceType, stack: Stack, precision: Precision) -> bool:
+    return stack.fused_experts and device.rates.fused_expert_kernels and precision == "fp8"
 
 
 def _flash_fraction(device: DeviceType, stack: Stack, precision: Precision) -> float | None:

@@ -30,6 +30,7 @@ class Framework(Part):
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
     sequence_parallel: bool = False  # with tensor parallelism
     recompute: Recompute = "none"
+    fused_experts: bool = False  # as in a stack: releases that brought such kernels
     split: SplitHabit = "uniform"  # of layers over stages
     reported_memory: ReportedMemory = "largest_stage"
     source: str

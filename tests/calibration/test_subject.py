@@ -139,6 +139,18 @@ def test_a_framework_decides_the_stack_and_the_run_its_kernels() -> None:
     assert _subject().stack.flash_attention_version == 3
 
 
+@pytest.mark.parametrize(
+    ("release", "is_fused"),
+    [("25.11", False), ("26.04.01", False), ("26.06", True), ("27.02", True)],
+)
+def test_releases_of_megatron_bridge_fuse_experts_from_26_06_on(
+    release: str, is_fused: bool
+) -> None:
+    """Earlier releases, and NeMo before them, launch the parts of a layer of experts one by one."""
+    stack = _subject(framework=f"Megatron-Bridge {release}").stack
+    assert (stack.name, stack.fused_experts) == ("nemo", is_fused)
+
+
 def test_every_framework_has_a_shipped_stack() -> None:
     """Names that a pattern leads to exist."""
     for text in ("nanotron", "MaxText", "FSDP", "torchtitan", "InternEvo", "Megatron-Core", "alpa"):
