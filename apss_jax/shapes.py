@@ -29,7 +29,11 @@
 * `time_parts`, `memory_parts`: the named shares of a step's time and of a stage's memory;
 * `window`: neighbouring places where a piece may end;
 * `levels`: limits that reaches are told for, from tight to loose;
-* `features`: what a network sees of one element.
+* `features`: what a network sees of one element;
+* `tokens`: places in a sequence;
+* `hidden`: the values of one token between layers;
+* `heads`, `kv_heads`, `head_values`: attention heads, those of keys and values, and the values of
+  one token in one head.
 
 Shapes are checked while the tests run, where arithmetic on an axis (`stages-1`) is only understood
 in a return type; hence `boundaries` and `cuts`.
@@ -77,6 +81,11 @@ AXES: Final = (
     "window",
     "levels",
     "features",
+    "tokens",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_values",
 )
 
 LayerValues = Float[np.ndarray, "layers"]

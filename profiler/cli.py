@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_args
 import typer
 
 from apss_jax.schema.errors import mistake
+from profiler import options
 from profiler.answers import ANSWERED, INTERRUPTED, Answer, note, run
+from profiler.commands import import_command, merge_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,67 +22,34 @@ if TYPE_CHECKING:
     from apss_jax.schema.cluster import ClusterProfile
     from profiler.session import Bench, Request
 
-OUT: Final = "cluster_profile.json"
-MINUTES: Final = "10"
 LEAST_MINUTES: Final = 0.05
-CPU_DEVICES: Final = 2
-# What a run without --model measures: layers of several widths, and one with experts.
-GPU_MODELS: Final = ("llama-3.1-8b", "llama-3.2-1b", "mixtral-8x7b")
-CPU_MODELS: Final = ("gpt2",)
 GPU_MOST_TOKENS: Final = 65_536  # of a micro-batch; more does not fit beside a layer's activations
 CPU_MOST_TOKENS: Final = 2_048
-Text = str | None
 
 app: Final = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.command("merge")(merge_command)
+app.command("import")(import_command)
 
 
 @app.callback(invoke_without_command=True)
 def measure_command(
     context: typer.Context,
     *,
-    minutes: Annotated[
-        str, typer.Option(metavar="F", help="Time to measure in, compilation included.")
-    ] = MINUTES,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="M",
-            help="Model whose layers are measured: library name, config.json, or model file; "
-            f"repeats.  [default: {', '.join(GPU_MODELS)}; on CPU {', '.join(CPU_MODELS)}]",
-        ),
-    ] = None,
-    out: Annotated[str, typer.Option(metavar="FILE", help="The profile to write.")] = OUT,
-    force: Annotated[bool, typer.Option("--force", help="Replace an older --out.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an older --out.")] = False,
-    precision: Annotated[
-        Text,
-        typer.Option(metavar="P", help="fp32, tf32, fp16 or bf16; several with commas."),
-    ] = None,
-    seq_len: Annotated[
-        Text, typer.Option(metavar="S", help="Tokens per sequence; several with commas.")
-    ] = None,
-    micro_batch: Annotated[
-        Text, typer.Option(metavar="B", help="Sequences at once; several with commas.")
-    ] = None,
-    tp: Annotated[
-        Text, typer.Option(metavar="T", help="Tensor-parallel degrees; several with commas.")
-    ] = None,
-    recompute: Annotated[
-        Text,
-        typer.Option(metavar="R", help="none, full or selective; several with commas."),
-    ] = None,
-    peaks: Annotated[
-        bool, typer.Option(help="Measure peak memory of layers, in a process of their own.")
-    ] = True,
-    cpu_devices: Annotated[
-        str, typer.Option(metavar="N", help="Where there is no GPU: how many devices to imitate.")
-    ] = str(CPU_DEVICES),
-    coordinator: Annotated[
-        Text,
-        typer.Option(metavar="HOST:PORT", help="Process 0 of a run of several; see the docs."),
-    ] = None,
-    num_processes: Annotated[Text, typer.Option(metavar="N", help="How many there are.")] = None,
-    process_id: Annotated[Text, typer.Option(metavar="I", help="Which one this is.")] = None,
+    minutes: options.Minutes = options.MINUTES,
+    model: options.Models = None,
+    out: options.Out = options.OUT,
+    force: options.Force = False,
+    resume: options.Resume = False,
+    precision: options.Precisions = None,
+    seq_len: options.SeqLens = None,
+    micro_batch: options.MicroBatches = None,
+    tp: options.TensorDegrees = None,
+    recompute: options.Recomputes = None,
+    peaks: options.Peaks = True,
+    cpu_devices: options.CpuDevices = options.CPU_DEVICES,
+    coordinator: options.Coordinator = None,
+    num_processes: options.NumProcesses = None,
+    process_id: options.ProcessId = None,
 ) -> Answer | None:
     """Measure the devices and links at hand, and write them as a cluster profile.
 
@@ -98,7 +67,7 @@ def measure_command(
     }
     path, old = _output(out, force=force, resume=resume)
     time_min = _minutes(minutes)
-    forced = _numbers("--cpu-devices", cpu_devices) or (CPU_DEVICES,)
+    forced = _numbers("--cpu-devices", cpu_devices)
     flags = {
         "coordinator": coordinator,
         "num_processes": _number("--num-processes", num_processes),
@@ -135,10 +104,8 @@ def measured(request: Request, bench: Bench) -> Answer:
 @app.command("show")
 def show_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A cluster profile.")],
-    plots: Annotated[
-        Text, typer.Option(metavar="DIR", help="Write pictures into this folder.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print warnings as JSON.")] = False,
+    plots: options.Plots = None,
+    as_json: options.AsJson = False,
 ) -> Answer:
     """Show a profile: tables, pictures, and what a person should be warned of."""
     from apss_jax.schema.cluster import ClusterProfile
@@ -159,8 +126,8 @@ def show_command(
 def mock_command(
     cluster: Annotated[str, typer.Argument(metavar="C", help="As --cluster of a search.")],
     model: Annotated[str, typer.Option(metavar="M", help="Model to imitate layers of.")],
-    out: Annotated[str, typer.Option(metavar="FILE", help="The profile to write.")] = OUT,
-    force: Annotated[bool, typer.Option("--force", help="Replace an older --out.")] = False,
+    out: options.Out = options.OUT,
+    force: options.Force = False,
 ) -> Answer:
     """Write a profile as if a cluster had been measured; every figure is marked as mocked."""
     from apss_jax.importers.clusters import load_cluster
@@ -219,7 +186,8 @@ def _request(
 
     platform = bench.context.devices[0].platform
     on_cpu = platform == "cpu"
-    loaded = tuple(load_model(m) for m in models or (CPU_MODELS if on_cpu else GPU_MODELS))
+    usual = options.CPU_MODELS if on_cpu else options.GPU_MODELS
+    loaded = tuple(load_model(m) for m in models or usual)
     given = {**given, "precision": given["precision"] or (default_precision(platform),)}
     axes = axes_of(loaded, on_cpu=on_cpu, **given)
     longest = CPU_MOST_TOKENS if on_cpu else GPU_MOST_TOKENS

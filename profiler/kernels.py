@@ -25,7 +25,10 @@ Hidden = Float[Array, "samples tokens hidden"]
 """What goes into a part and comes out of it."""
 
 Heads = Float[Array, "samples tokens heads head_values"]
-"""Queries, keys or values."""
+"""Queries."""
+
+KeyHeads = Float[Array, "samples tokens kv_heads head_values"]
+"""Keys or values, whose heads several queries share."""
 
 PartFn = Callable[[Params, Hidden], Hidden]
 """A part of a layer, applied to its weights and to a micro-batch."""
@@ -77,7 +80,7 @@ def shapes_of(weights: list[Weight], shard: Shard) -> dict[str, tuple[int, ...]]
     return {weight.name: shard_shape(weight, shard.tensor_parallel) for weight in weights}
 
 
-def norm(kind: NormKind, x: Hidden, scale: Array, bias: Array | None = None) -> Hidden:
+def norm(kind: NormKind, x: Array, scale: Array, bias: Array | None = None) -> Array:
     """Returns the normalised values, computed in FP32 and returned as they came."""
     wide = x.astype(jnp.float32)
     if kind != "rms":
@@ -134,7 +137,9 @@ def _queries(mixer: Attention, params: Params, x: Hidden) -> tuple[Heads, Array 
     return _heads(query, mixer.head_dim), gate
 
 
-def _head_normed(mixer: Attention, params: Params, query: Heads, key: Heads) -> tuple[Heads, Heads]:
+def _head_normed(
+    mixer: Attention, params: Params, query: Heads, key: KeyHeads
+) -> tuple[Heads, KeyHeads]:
     if mixer.head_norm:
         scales = params["head_norm"]
         return norm("rms", query, scales[0]), norm("rms", key, scales[1])
@@ -146,11 +151,11 @@ def _head_normed(mixer: Attention, params: Params, query: Heads, key: Heads) -> 
     return query, key
 
 
-def attended(query: Heads, key: Heads, value: Heads, mixer: Attention, shard: Shard) -> Heads:
+def attended(query: Heads, key: KeyHeads, value: KeyHeads, mixer: Attention, shard: Shard) -> Heads:
     """Returns the values that each query attends to."""
     window = None if mixer.window_tokens is None else (mixer.window_tokens - 1, 0)
 
-    def scores(query: Heads, key: Heads, value: Heads) -> Heads:
+    def scores(query: Heads, key: KeyHeads, value: KeyHeads) -> Heads:
         return jax.nn.dot_product_attention(
             query,
             key,
@@ -190,10 +195,10 @@ def _latent_query(mixer: LatentAttention, params: Params, x: Hidden) -> Array:
     return linear(params, "query_up", down)
 
 
-def _expanded_scores(query: Heads, key: Heads, value: Heads, shard: Shard) -> Heads:
+def _expanded_scores(query: Heads, key: Heads, value: Array, shard: Shard) -> Array:
     """Returns causal attention whose values have another width than its keys."""
 
-    def scores(query: Heads, key: Heads, value: Heads) -> Heads:
+    def scores(query: Heads, key: Heads, value: Array) -> Array:
         logits = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
         mask = jnp.tril(jnp.ones(logits.shape[-2:], dtype=bool))[None, None]
         logits = jnp.where(mask, logits / math.sqrt(query.shape[-1]), -jnp.inf)
@@ -276,7 +281,7 @@ def gelu(x: Array) -> Array:
     return jax.nn.gelu(x, approximate=True)
 
 
-def rotated(x: Heads) -> Heads:
+def rotated(x: Array) -> Array:
     """Returns queries or keys turned by their position (arXiv 2104.09864)."""
     half = x.shape[-1] // 2
     rate = ROTARY_BASE ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -286,9 +291,9 @@ def rotated(x: Heads) -> Heads:
     return jnp.concatenate([left * cos - right * sin, right * cos + left * sin, rest], axis=-1)
 
 
-def _heads(x: Hidden, head_dim: int) -> Heads:
+def _heads(x: Array, head_dim: int) -> Array:
     return x.reshape(*x.shape[:2], -1, head_dim)
 
 
-def _merged(x: Heads) -> Hidden:
+def _merged(x: Array) -> Array:
     return x.reshape(*x.shape[:2], -1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from import_graph import product_modules
+from import_graph import product_modules, profiler_modules
 from jaxtyping import install_import_hook
 
 STRICT_JAX = {
@@ -48,7 +48,8 @@ def _shaped_modules() -> list[str]:
 
     A module that numba compiles is left out: numba reads a function's source, not its wrapper.
     """
-    texts = {name: file.read_text() for name, file in product_modules().items()}
+    modules = {**product_modules(), **profiler_modules()}
+    texts = {name: file.read_text() for name, file in modules.items()}
     return [name for name, text in texts.items() if "jaxtyping" in text and "numba" not in text]
 
 

@@ -72,6 +72,12 @@ def product_modules() -> dict[str, Path]:
     return {_dotted(file.relative_to(ROOT)): file for file in files}
 
 
+def profiler_modules() -> dict[str, Path]:
+    """Returns the file of every module of the profiler, which stands beside the product's."""
+    files = sorted((ROOT / "profiler").rglob("*.py"))
+    return {_dotted(file.relative_to(ROOT)): file for file in files}
+
+
 def product_imports() -> list[Import]:
     """Returns every import in the product."""
     modules = product_modules()

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from import_graph import product_modules
+from import_graph import product_modules, profiler_modules
 
 from apss_jax.shapes import AXES
 
@@ -13,7 +13,7 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 DTYPES = {"Array", "Float", "Float32", "Float64", "Int", "Int32", "Int64", "Integer", "Bool", "Num"}
 
-FILES = list(product_modules().values())
+FILES = [*product_modules().values(), *profiler_modules().values()]
 
 
 def _nodes(kind: type[ast.AST]) -> Iterator[tuple[Path, ast.AST]]:

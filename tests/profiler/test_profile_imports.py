@@ -4,16 +4,15 @@ import ast
 from pathlib import Path
 
 import pytest
-from import_graph import ROOT, imports_in, product_imports, product_modules
+from import_graph import imports_in, product_imports, product_modules, profiler_modules
 
 SHARED = {"schema", "importers", "library", "units", "shapes"}
-FILES = sorted((ROOT / "profiler").rglob("*.py"))
-MODULES = [".".join(f.relative_to(ROOT).with_suffix("").parts) for f in FILES]
+FILES = list(profiler_modules().values())
 
 
 def wrong(source: str, importer: str = "profiler.cli") -> list[str]:
     """Returns the imports of the planner's own parts."""
-    known = [*product_modules(), *MODULES]
+    known = [*product_modules(), *profiler_modules()]
     imported = [one.imported for one in imports_in(source, importer, known)]
     ours = [name for name in imported if name.split(".")[0] == "apss_jax"]
     return [name for name in ours if name.split(".")[1:2] == [] or name.split(".")[1] not in SHARED]
