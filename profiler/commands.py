@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
@@ -54,6 +54,87 @@ def merge_command(
     held: Keep | None = "first" if keep == "first" else "last" if keep == "last" else None
     profile = merge_profiles(sources, [parse_joint(text) for text in link or ()], keep=held)
     return _written(profile, path)
+
+
+def import_command(
+    tool: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT", help="nccl-tests, metis, galvatron, sailor, aceso, piper or amp."
+        ),
+    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE ...")],
+    cluster: Annotated[
+        str,
+        typer.Option(metavar="C", help="The cluster that was measured, as --cluster of a search."),
+    ] = "",
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="The device type, where the cluster has several."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="M", help="The model that was measured, as --model of a search."),
+    ] = None,
+    seq_len: Annotated[
+        int | None, typer.Option(metavar="S", help="Its tokens per sequence.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="P", help="fp32, tf32, fp16, bf16 or fp8.")
+    ] = None,
+    operation: Annotated[
+        str | None,
+        typer.Option(metavar="OP", help="What nccl-tests ran, where its output does not say."),
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LINK", help="Which of the cluster's links was measured.  [default: found]"
+        ),
+    ] = None,
+    out: Out = OUT,
+    force: Force = False,
+) -> Answer:
+    """Read what another tool measured into a profile of ours; units are checked."""
+    from apss_jax.importers.clusters import load_cluster
+    from apss_jax.importers.load import load_model
+    from apss_jax.schema.cluster import Precision
+    from apss_jax.schema.link_measurements import COLLECTIVES, TRANSFERS
+    from profiler.imports.formats import import_profile
+    from profiler.imports.imported import Wanted
+
+    if not cluster:
+        rule = "is needed: the files do not describe the cluster that was measured"
+        raise mistake("--cluster", "", rule, "Give it, as in --cluster 1x8xA100-SXM4-80GB")
+    path = new_file(out, force=force)
+    described = load_cluster(cluster)
+    wanted = Wanted(
+        cluster=described,
+        device_type=_device_type(described, device),
+        model=load_model(model) if model is not None else None,
+        seq_len=seq_len,
+        precision=_word("--precision", precision, get_args(Precision)),
+        operation=_word("--operation", operation, (*COLLECTIVES, *TRANSFERS)),
+        link=link,
+    )
+    return _written(import_profile(tool, [Path(file) for file in files], wanted), path)
+
+
+def _device_type(cluster: ClusterProfile, asked: str | None) -> str:
+    """Returns the device type that was measured; raises `InputError` where it is not told."""
+    if asked is None and len(cluster.used_types) == 1:
+        return cluster.used_types[0]
+    if asked in cluster.used_types:
+        return asked
+    rule = "is needed: the cluster has several" if asked is None else "is not in the cluster"
+    remedy = f"Choose from {', '.join(cluster.used_types)}"
+    raise mistake("--device", asked or "", rule, remedy)
+
+
+def _word(flag: str, text: str | None, allowed: tuple[str, ...]) -> Any:
+    if text is not None and text not in allowed:
+        raise mistake(flag, text or "''", "is not known", f"Choose from {', '.join(allowed)}")
+    return text
 
 
 def new_file(text: str, *, force: bool) -> Path:
