@@ -8,7 +8,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search estimate validate fit calibrate test check bench clean
+.PHONY: help setup search estimate profile validate fit calibrate test check bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ search: $(STAMP) ## rank plans on shipped defaults, or with ARGS="--model gpt2 -
 estimate: ARGS = --model llama-3.1-8b --cluster 1x8xH100-SXM5-80GB --global-batch 64 --tp 2 --pp 2 --dp 2
 estimate: $(STAMP) ## time, memory and legality of one plan; ARGS replaces the example
 	@$(BIN)/python -m apss_jax.estimate $(ARGS)
+
+profile: $(STAMP) ## measure the devices and links at hand: writes cluster_profile.json, for --cluster of a search
+	@$(BIN)/python -m profiler $(ARGS)
 
 validate: $(STAMP) ## predictions against measured runs: the published ones, or ARGS="--runs FILE.csv"
 	@$(BIN)/python -m apss_jax.validate $(ARGS)

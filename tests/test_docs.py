@@ -12,6 +12,7 @@ DOCUMENTS = [
     "docs/calibration.md",
     "docs/cost-model.md",
     "docs/glossary.md",
+    "docs/profiler.md",
 ]
 
 
@@ -22,7 +23,9 @@ def _text(document: str) -> str:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_named_paths_exist(document: str) -> None:
     """A path in code quotes or behind a link is in the repository."""
-    quoted = re.findall(r"`((?:apss_jax|tests|docs|benchmarks|\.ci)/[\w./-]*)`", _text(document))
+    quoted = re.findall(
+        r"`((?:apss_jax|profiler|tests|docs|benchmarks|\.ci)/[\w./-]*)`", _text(document)
+    )
     linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", _text(document))
     linked_from_root = [(ROOT / document).parent / link for link in linked]
     missing = [p for p in [*(ROOT / q for q in quoted), *linked_from_root] if not p.exists()]
