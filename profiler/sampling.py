@@ -31,6 +31,8 @@ MEETING_BYTES: Final = 4
 FEWEST_REPEATS: Final = 3
 PROGRAM_S: Final = 0.2  # to compile a program and to connect its members, once per size
 
+# Measured of essential links also when the time is up: all latency, nearly all bandwidth.
+ESSENTIAL_BYTES: Final = (2**10, 2**20)
 # Between CPU devices longer messages measure how fast new memory pages come, not a link.
 MOST_CPU_BYTES: Final = 2**24
 
@@ -73,10 +75,10 @@ class Sampler:
     ) -> LinkMeasurement:
         """Returns samples and fit of an operation over groups of devices, all of them at once.
 
-        Without time left there are no samples, unless they are essential: then those of the two
-        smallest sizes.
+        Without time left there are no samples, unless they are essential: then those of two sizes
+        that tell latency and bandwidth apart.
         """
-        samples = self._samples(operation, groups, ladder, 2 if essential else 0)
+        samples = self._samples(operation, groups, ladder, essential=essential)
         return LinkMeasurement(
             operation=operation,
             devices=tuple(groups[0]),
@@ -91,16 +93,16 @@ class Sampler:
         return self.context.stopwatch.statistic == "least"
 
     def _samples(
-        self, operation: Operation, groups: Sequence[Numbers], ladder: Ladder, at_least: int
+        self, operation: Operation, groups: Sequence[Numbers], ladder: Ladder, *, essential: bool
     ) -> list[LinkSample]:
         found: list[LinkSample] = []
         left_s = self._agreed_left_s()
         for size in self._sizes(ladder):
             expected_s = _expected_s(found, size)
             needed_s = PROGRAM_S + (WARM_UPS + FEWEST_REPEATS) * expected_s
-            is_needed = len(found) < at_least
-            if not is_needed and (expected_s > ladder.longest_call_s or needed_s > left_s):
-                break
+            has_time = expected_s <= ladder.longest_call_s and needed_s <= left_s
+            if not has_time and not (essential and size in ESSENTIAL_BYTES):
+                continue
             repeats = _repeats(self.context.stopwatch.repeats, expected_s, ladder.longest_size_s)
             sample, left_s = self._sample(operation, groups, size, repeats)
             found.append(sample)

@@ -12,7 +12,7 @@ from apss_jax.schema.link_measurements import LinkMeasurement, LinkSample, Opera
 from profiler.budget import Budget
 from profiler.context import MeasuringContext
 from profiler.fit import bus_fraction, link_fit
-from profiler.sampling import FULL, Ladder, Numbers
+from profiler.sampling import ESSENTIAL_BYTES, FULL, Ladder, Numbers
 from profiler.survey import Survey
 from profiler.timing import Stopwatch
 
@@ -40,8 +40,8 @@ class FakeSampler:
         essential: bool = False,
     ) -> LinkMeasurement:
         """Returns samples of a ring at its slowest step."""
-        count = len(ladder.message_bytes) if self.has_time else 2 * essential
-        sizes = ladder.message_bytes[:count]
+        needed = ESSENTIAL_BYTES if essential else ()
+        sizes = [s for s in ladder.message_bytes if self.has_time or s in needed]
         samples = [self._sample(operation, groups, size) for size in sizes]
         return LinkMeasurement(
             operation=operation,
