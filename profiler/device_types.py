@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from apss_jax.importers.clusters import list_devices, load_device
+from apss_jax.importers.devices import driver_device
 from apss_jax.schema.cluster import Device, DeviceRates, DeviceType, LayerMeasurement, Precision
-from apss_jax.schema.errors import InputError
 from apss_jax.schema.machine import DeviceFacts
 from profiler.layers import DTYPES
 from profiler.timing import Stopwatch
 
-# What drivers call a device, where it is not the library's name with a maker before it.
-DRIVER_NAMES: Final = {
-    "H100 80GB HBM3": "H100-SXM5-80GB",
-    "H100 PCIe": "H100-PCIe-80GB",
-    "H200": "H200-SXM-141GB",
-    "B200": "B200-SXM-180GB",
-    "B300 SXM6 AC": "B300-SXM-288GB",
-    "GB200": "GB200-NVL72",
-    "GB300": "GB300-NVL72",
-    "GH200 480GB": "GH200-96GB",
-    "A100 80GB PCIe": "A100-PCIe-80GB",
-    "A10G": "A10G-24GB",
-    "L40S": "L40S-48GB",
-    "T4": "T4-16GB",
-    "H800": "H800-SXM5-80GB",
-}
-MAKERS: Final = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|AMD)\s+", re.IGNORECASE)
-SLICE: Final = re.compile(r"\bMIG\b")
 PROBE_SIZES: Final = (512, 1024, 2048)  # of square products; the largest decides the rate
 PROBE_COPY_BYTES: Final = 256 * 2**20
 # What Adam moves per parameter: master weight, two moments and gradient in; weight, moments and the
@@ -42,20 +22,7 @@ MOST_MEMORY_FRACTION: Final = 1.0
 
 def library_device(name: str | None) -> Device | None:
     """Returns the library's device that a driver's name means; a MIG slice is none of them."""
-    if not name or SLICE.search(name):
-        return None
-    plain = MAKERS.sub("", name.strip())
-    known = {device.casefold(): device for device in list_devices()}
-    found = DRIVER_NAMES.get(plain) or known.get(plain.casefold())
-    found = found or known.get(plain.replace(" ", "-").casefold())
-    return load_device(found) if found else _by_alias(plain)
-
-
-def _by_alias(name: str) -> Device | None:
-    try:
-        return load_device(name)
-    except InputError:
-        return None
+    return driver_device(name)
 
 
 def type_name(name: str | None, platform: str) -> str:
@@ -163,4 +130,22 @@ def with_update_rate(
     fraction = min(max(reached), MOST_MEMORY_FRACTION)
     source = f"{known.rates.source}; memory_fraction measured on the optimizer's update"
     rates = known.rates.model_copy(update={"memory_fraction": fraction, "source": source})
+    return known.model_copy(update={"rates": rates})
+
+
+def with_layer_rate(known: DeviceType, rows: list[LayerMeasurement]) -> DeviceType:
+    """Returns a probed type whose products reach what measured layers reached at best.
+
+    A large square product says what the device can do; layers have smaller ones, and much beside.
+    """
+    reached = [
+        row.forward_flops / row.forward_s / known.peak_flops_per_s[row.precision]
+        for row in rows
+        if row.forward_flops and row.precision in known.peak_flops_per_s
+    ]
+    if not reached:
+        return known
+    fraction = min(max(reached), 1.0)
+    source = f"{known.rates.source}; gemm_fraction is what layers reached of it"
+    rates = known.rates.model_copy(update={"gemm_fraction": fraction, "source": source})
     return known.model_copy(update={"rates": rates})

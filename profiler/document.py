@@ -13,13 +13,14 @@ from apss_jax.schema.cluster import (
     Device,
     DeviceType,
     LayerMeasurement,
+    LayerShape,
     Link,
     NodeGroup,
 )
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.machine import DeviceFacts, Machine, PairFacts
 from profiler.context import MeasuredLinks
-from profiler.device_types import NamedType, with_update_rate
+from profiler.device_types import NamedType, with_layer_rate, with_update_rate
 from profiler.points import Subject
 
 STACK: Final = "jax"
@@ -73,10 +74,16 @@ def profile_of(found: Findings) -> ClusterProfile:
 
 
 def _type(found: Findings, name: str) -> DeviceType:
+    named = found.types[name]
     parameters = {s.name: s.shape.num_parameters for s in found.subjects if s.shape.num_parameters}
-    updates = [r for r in found.rows if r.device_type == name and r.shape in parameters]
+    layers = {s.name for s in found.subjects if s.is_whole_layer}
+    rows = [row for row in found.rows if row.device_type == name]
+    updates = [row for row in rows if row.shape in parameters]
     counts = [parameters[row.shape] or 0 for row in updates]
-    return with_update_rate(found.types[name].device_type, updates, counts)
+    updated = with_update_rate(named.device_type, updates, counts)
+    if named.library is not None:
+        return updated
+    return with_layer_rate(updated, [row for row in rows if row.shape in layers])
 
 
 def node_groups(found: Findings) -> tuple[tuple[NodeGroup, ...], list[int]]:
@@ -148,7 +155,11 @@ def _versions(profile: ClusterProfile) -> dict[str, str]:
 def resumed(old: ClusterProfile, found: Findings) -> Findings:
     """Returns findings with the measurements of an older file of the same devices before them."""
     known = {subject.name for subject in found.subjects}
-    added = [Subject(n, shape, 0) for n, shape in old.shapes.items() if n not in known]
+    added = [
+        Subject(name, shape, 0, is_whole_layer=_is_whole(shape))
+        for name, shape in old.shapes.items()
+        if name not in known
+    ]
     return Findings(
         **{
             **found.__dict__,
@@ -156,3 +167,8 @@ def resumed(old: ClusterProfile, found: Findings) -> Findings:
             "rows": [*old.measurements, *found.rows],
         }
     )
+
+
+def _is_whole(shape: LayerShape) -> bool:
+    layer = shape.layer
+    return layer is not None and layer.mixer is not None and layer.feed_forward is not None
