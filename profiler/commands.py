@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from apss_jax.schema.errors import mistake
 from profiler.answers import Answer, note
+from profiler.options import OUT, Force, Out, Text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from apss_jax.schema.cluster import ClusterProfile
-
-OUT: Final = "cluster_profile.json"
-Out = Annotated[str, typer.Option("--out", metavar="FILE", help="The profile to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an older --out.")]
 
 
 def merge_command(
@@ -69,25 +66,22 @@ def import_command(
         typer.Option(metavar="C", help="The cluster that was measured, as --cluster of a search."),
     ] = "",
     device: Annotated[
-        str | None,
-        typer.Option(metavar="T", help="The device type, where the cluster has several."),
+        Text, typer.Option(metavar="T", help="The device type, where the cluster has several.")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="M", help="The model that was measured, as --model of a search."),
+        Text, typer.Option(metavar="M", help="The model that was measured, as --model of a search.")
     ] = None,
     seq_len: Annotated[
         int | None, typer.Option(metavar="S", help="Its tokens per sequence.")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(metavar="P", help="fp32, tf32, fp16, bf16 or fp8.")
+        Text, typer.Option(metavar="P", help="fp32, tf32, fp16, bf16 or fp8.")
     ] = None,
     operation: Annotated[
-        str | None,
-        typer.Option(metavar="OP", help="What nccl-tests ran, where its output does not say."),
+        Text, typer.Option(metavar="OP", help="What nccl-tests ran, where its output does not say.")
     ] = None,
     link: Annotated[
-        str | None,
+        Text,
         typer.Option(
             metavar="LINK", help="Which of the cluster's links was measured.  [default: found]"
         ),
@@ -131,7 +125,7 @@ def _device_type(cluster: ClusterProfile, asked: str | None) -> str:
     raise mistake("--device", asked or "", rule, remedy)
 
 
-def _word(flag: str, text: str | None, allowed: tuple[str, ...]) -> Any:
+def _word(flag: str, text: Text, allowed: tuple[str, ...]) -> Any:
     if text is not None and text not in allowed:
         raise mistake(flag, text or "''", "is not known", f"Choose from {', '.join(allowed)}")
     return text
