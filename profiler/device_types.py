@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from apss_jax.importers.devices import driver_device
 from apss_jax.schema.cluster import Device, DeviceRates, DeviceType, LayerMeasurement, Precision
+from apss_jax.schema.errors import InputError, mistake
 from apss_jax.schema.machine import DeviceFacts
 from profiler.layers import DTYPES
 from profiler.timing import Stopwatch
@@ -89,8 +90,6 @@ def named_type(
 
 def unknown_memory(name: str) -> InputError:
     """Returns the error for a device of which nobody knows the memory."""
-    from apss_jax.schema.errors import mistake
-
     rule = "neither the driver nor JAX's allocator nor the host says how much memory it has"
     return mistake("device", name, rule, "Describe the device in a cluster file")
 
