@@ -14,6 +14,7 @@ from apss_jax.schema.layers import Attention, LatentAttention, LinearAttention, 
 # FlashAttention repeats the first product in its backward pass (arXiv 2205.14135): 5 for 2.
 FLASH_BACKWARD = 2.5
 PLAIN_BACKWARD = 2.0
+ALIGNED_VALUES = 8  # of 16 bits: what matrix units read at once
 
 # Tokens that the kernels of these mixers process as one block: the defaults of
 # flash-linear-attention for the gated delta rule and of Mamba-2 (arXiv 2405.21060).
@@ -81,7 +82,9 @@ def _softmax_s(mixer: Attention | LatentAttention, grid: Grid, rates: Rates) -> 
     flops_per_key = 4.0 * tokens * mixer.score_width
     flash_s = flops_per_key * mean_keys(mixer, grid.seq_len) / rates.score_flops_per_s
     # Plain products compute every score and mask some away.
-    products_s = flops_per_key * grid.seq_len / rates.score_flops_per_s
+    is_aligned = mixer.key_size % ALIGNED_VALUES == 0
+    rate = rates.score_flops_per_s if is_aligned else rates.unaligned_score_flops_per_s
+    products_s = flops_per_key * grid.seq_len / rate
     score_bytes = grid.value_bytes * tokens * grid.seq_len * mixer.num_heads
     plain_s = products_s + rates.score_passes * score_bytes / rates.memory_bytes_per_s
     forward_s = np.where(rates.has_flash, flash_s, plain_s)

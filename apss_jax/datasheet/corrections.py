@@ -148,7 +148,7 @@ class _Columns:
         return Work(
             forward_s=work.forward_s * self.forward_factor,
             backward_s=work.backward_s * self.backward_factor,
-            scores_s=work.scores_s * self.forward_factor,
+            selective_s=work.selective_s * self.forward_factor,
             host_forward_s=self.host_forward_s,
             host_backward_s=self.host_backward_s,
         )

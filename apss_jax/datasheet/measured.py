@@ -95,7 +95,7 @@ def _anchor(
         # The datasheet's ratio of the passes; launching backward takes as much longer.
         backward = Correction(forward.device_factor, BACKWARD_PRODUCTS * forward.host_s)
     else:
-        repeated_s = forward.device_factor * float(work.scores_s[at])
+        repeated_s = forward.device_factor * float(work.selective_s[at])
         own_s = _without_repeats(row, row.backward_s, repeated_s)
         backward = correction(own_s, float(work.backward_s[at]), float(work.host_backward_s[at]))
     counted = float(counted_bytes[i, 0])
@@ -112,13 +112,13 @@ def _anchor(
     )
 
 
-def _without_repeats(row: LayerMeasurement, backward_s: float, scores_s: float) -> float:
+def _without_repeats(row: LayerMeasurement, backward_s: float, selective_s: float) -> float:
     """Returns a measured backward pass without what recomputation is counted to repeat.
 
     A compiler repeats less than a whole forward pass, so that the rest may come out shorter than
     the pass without recomputation; both together are what was measured.
     """
-    repeated_s = {"none": 0.0, "selective": scores_s, "full": row.forward_s}[row.recompute]
+    repeated_s = {"none": 0.0, "selective": selective_s, "full": row.forward_s}[row.recompute]
     return max(backward_s - repeated_s, LEAST_OWN_FRACTION * backward_s)
 
 

@@ -28,6 +28,8 @@ class Rates:
     head_flops_per_s: TypeValues  # the head stays 16-bit where layers are FP8
     half_size: TypeValues  # a dimension this long costs twice its ideal time
     score_flops_per_s: TypeValues  # the two products of attention
+    # The same, without flash attention, where the size of a head is not a multiple of 8.
+    unaligned_score_flops_per_s: TypeValues
     score_passes: TypeValues  # over the scores in memory, where flash attention is missing
     has_flash: Bool[np.ndarray, " device_types"]
     memory_bytes_per_s: TypeValues
@@ -59,12 +61,14 @@ def rates_of(
     gemm = peak * [d.rates.gemm_fraction for d in devices] / stack.gemm_slowdown
     flash = [_flash_fraction(d, stack, precision) for d in devices]
     plain = [d.rates.attention_fraction for d in devices]
+    scores = peak * [f or p for f, p in zip(flash, plain, strict=True)]
     fused = np.array([_fuses_experts(d, stack, precision) for d in devices])
     return Rates(
         layer_flops_per_s=_fp8(devices, types, stack) if precision == "fp8" else gemm,
         head_flops_per_s=gemm,
         half_size=np.array([d.rates.gemm_half_size for d in devices]),
-        score_flops_per_s=peak * [f or p for f, p in zip(flash, plain, strict=True)],
+        score_flops_per_s=scores,
+        unaligned_score_flops_per_s=np.minimum(scores, _plain_units(devices, precision)),
         score_passes=np.array([d.rates.score_passes for d in devices]),
         has_flash=np.array([f is not None for f in flash]),
         memory_bytes_per_s=np.array([_memory_bytes_per_s(d) for d in devices]),
@@ -94,6 +98,17 @@ def _memory_bytes_per_s(device: DeviceType) -> float:
 
 def _fuses_experts(device: DeviceType, stack: Stack, precision: Precision) -> bool:
     return stack.fused_experts and device.rates.fused_expert_kernels and precision == "fp8"
+
+
+def _plain_units(devices: Sequence[DeviceType], precision: Precision) -> TypeValues:
+    """Returns what units other than the matrix units reach; inf where that is not known.
+
+    Matrix units read 16-bit operands in rows of 16 bytes ("Matrix Multiplication Background User's
+    Guide", NVIDIA), so that other lengths are left to the FP32 units.
+    """
+    if precision in FULL:
+        return np.full(len(devices), np.inf)
+    return np.array([d.peak_flops_per_s.get("fp32", np.inf) for d in devices])
 
 
 def _flash_fraction(device: DeviceType, stack: Stack, precision: Precision) -> float | None:

@@ -83,8 +83,8 @@ def layer_costs(facts: LayerFacts, grid: Grid, rates: Rates) -> UnitCosts:
 
 def layer_work(facts: LayerFacts, grid: Grid, rates: Rates) -> Work:
     """Returns what the device computes and the host launches for one layer."""
-    linear_s = products_s(facts.products, grid.tokens, grid, rates)
-    linear_s = linear_s + elementwise_s(facts, grid, rates)
+    product_s = products_s(facts.products, grid.tokens, grid, rates)
+    linear_s = product_s + elementwise_s(facts, grid, rates)
     mixes = [mixing_s(mixer, grid, rates) for mixer in facts.mixers]
     scores_s = sum((m.forward_s for m in mixes), np.zeros_like(linear_s))
     scores_backward_s = sum((m.backward_s for m in mixes), np.zeros_like(linear_s))
@@ -92,7 +92,8 @@ def layer_work(facts: LayerFacts, grid: Grid, rates: Rates) -> Work:
     return Work(
         forward_s=linear_s + scores_s,
         backward_s=BACKWARD_PRODUCTS * linear_s + scores_backward_s,
-        scores_s=scores_s,
+        # torchtitan keeps attention's output and every second product's.
+        selective_s=linear_s - product_s / 2 if rates.keeps_second_products else scores_s,
         host_forward_s=host_s,
         host_backward_s=BACKWARD_PRODUCTS * host_s,
     )

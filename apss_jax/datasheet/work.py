@@ -21,13 +21,13 @@ Values = Float[np.ndarray, "..."]
 class Work:
     """What the device computes in one pass each, and how long the host takes to launch it.
 
-    `scores_s` is the part of the forward pass that selective recomputation repeats. `comm_*_s` are
-    collectives between the kernels: counted elsewhere, but the host launches ahead of them too.
+    `selective_s` is the part of the forward pass that selective recomputation repeats. `comm_*_s`
+    are collectives between the kernels: counted elsewhere, but the host launches ahead of them too.
     """
 
     forward_s: TypeTimes
     backward_s: TypeTimes
-    scores_s: TypeTimes
+    selective_s: TypeTimes
     host_forward_s: TypeTimes
     host_backward_s: TypeTimes
     comm_forward_s: TypeTimes | float = 0.0
@@ -40,7 +40,9 @@ class Work:
         """
         forward_s = self.forward_s + repeat * times.forward_s
         backward_s = self.backward_s + repeat * (times.backward_s + times.recompute_s)
-        return Work(forward_s, backward_s, self.scores_s, self.host_forward_s, self.host_backward_s)
+        return Work(
+            forward_s, backward_s, self.selective_s, self.host_forward_s, self.host_backward_s
+        )
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Times:
 def times_of(work: Work, grid: Grid, *, repeats_forward: bool) -> Times:
     """Returns the times of a unit; the ends of a model are never recomputed."""
     forward_s = _beside_host(work.forward_s, work.comm_forward_s, work.host_forward_s)
-    repeated_s = grid.recomputes_all * forward_s + grid.recomputes_scores * work.scores_s
+    repeated_s = grid.recomputes_all * forward_s + grid.recomputes_scores * work.selective_s
     return Times(
         forward_s=forward_s,
         backward_s=_beside_host(work.backward_s, work.comm_backward_s, work.host_backward_s),

@@ -76,6 +76,11 @@ class Attention(Tagged):
         return self.num_heads * self.head_dim
 
     @property
+    def key_size(self) -> int:
+        """Returns the values of one head's key."""
+        return self.head_dim
+
+    @property
     def kv_width(self) -> int:
         """Returns the values per token of keys and values together."""
         return 2 * self.num_kv_heads * self.head_dim
@@ -134,6 +139,11 @@ class LatentAttention(Tagged):
         """Returns the mean width of the two attention products, heads x size."""
         per_head = (self.nope_head_dim + self.rope_head_dim + self.value_head_dim) / 2
         return round(self.num_heads * per_head)
+
+    @property
+    def key_size(self) -> int:
+        """Returns the values of one head's key."""
+        return self.nope_head_dim + self.rope_head_dim
 
     @property
     def kv_width(self) -> int:

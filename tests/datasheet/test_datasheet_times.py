@@ -168,11 +168,28 @@ def test_selective_recomputation_repeats_the_scores() -> None:
     assert passes_s(again)[1] - passes_s(table())[1] == pytest.approx(SCORES_S)
 
 
+def test_torchtitans_selective_recomputation_repeats_half_of_the_products() -> None:
+    """Attention is kept, of the products every second one, of the rest nothing."""
+    stack = tiny_stack(selective_keeps="every_second_product")
+    again = table(Setting(micro_batch=2, recompute="selective"), stack=stack)
+    repeated_s = PRODUCTS_S / 2 + HIDDEN_S + SPLIT_S
+    assert passes_s(again)[1] - passes_s(table())[1] == pytest.approx(repeated_s)
+
+
 def test_plain_attention_computes_every_score_and_moves_it() -> None:
-    """Without flash attention nothing is skipped and each score travels 6.9 times."""
+    """Without flash attention nothing is skipped and the one head's score travels 6.9 times."""
+    attention = Attention(num_heads=1, num_kv_heads=1, head_dim=8)
+    model = tiny_model(layer=tiny_layer(mixer=attention))
+    found = table(model=model, stack=tiny_stack(flash_attention=False))
+    moved_s = 6.9 * 2 * TOKENS * 64 / MEMORY
+    assert passes_s(found)[0] == pytest.approx(FORWARD_S + SCORES_S + moved_s)
+
+
+def test_heads_that_matrix_units_cannot_read_run_on_others() -> None:
+    """Two heads of 4 values, not 8: plain products at the FP32 rate, half of the 16-bit one."""
     found = table(stack=tiny_stack(flash_attention=False))
     moved_s = 6.9 * 2 * TOKENS * 64 * 2 / MEMORY
-    assert passes_s(found)[0] == pytest.approx(FORWARD_S + SCORES_S + moved_s)
+    assert passes_s(found)[0] == pytest.approx(FORWARD_S + 3 * SCORES_S + moved_s)
 
 
 def test_a_window_limits_the_keys() -> None:
