@@ -54,7 +54,14 @@ def is_there(text: str) -> bool:
 
 
 def unknown_name(
-    key: str, name: str, kind: str, known: Iterable[str], hint: str, aliases: Iterable[str] = ()
+    key: str,
+    name: str,
+    kind: str,
+    known: Iterable[str],
+    hint: str,
+    aliases: Iterable[str] = (),
+    *,
+    file: str | None = None,
 ) -> InputError:
     """Returns the error for a name that nothing has, with close matches and what there is."""
     listed = list(known)
@@ -62,4 +69,5 @@ def unknown_name(
     close = difflib.get_close_matches(name.casefold(), by_case, n=3, cutoff=0.5)
     meant = f"Did you mean {' or '.join(by_case[c] for c in close)}? " if close else ""
     names = ", ".join(listed[:MAX_LISTED])
-    return mistake(key, name, f"is not a {kind} of the library", f"{meant}{hint} One of: {names}")
+    remedy = f"{meant}{hint} One of: {names}"
+    return mistake(key, name, f"is not a {kind} of the library", remedy, file=file)

@@ -189,6 +189,7 @@ class ClusterProfile(Document):
     device_types: dict[str, DeviceType]
     links: dict[str, Link]
     nodes: tuple[NodeGroup, ...]
+    hosts: tuple[str, ...] = ()  # names of the nodes in order; empty: not known
     bridges: tuple[Bridge, ...] = ()
     shapes: dict[str, LayerShape] = Field(default_factory=dict)
     measurements: tuple[LayerMeasurement, ...] = ()
@@ -205,6 +206,13 @@ class ClusterProfile(Document):
             raise ValueError("nodes must have at least one entry")
         if self.num_devices > MAX_DEVICES:
             raise ValueError(f"nodes hold {self.num_devices} devices, more than {MAX_DEVICES}")
+        return self
+
+    @model_validator(mode="after")
+    def _every_node_has_a_host(self) -> Self:
+        nodes = sum(group.count for group in self.nodes)
+        if self.hosts and len(self.hosts) != nodes:
+            raise ValueError(f"hosts has {len(self.hosts)} names for {nodes} nodes")
         return self
 
     @model_validator(mode="after")

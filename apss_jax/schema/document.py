@@ -100,7 +100,7 @@ def read_json(path: str | Path) -> Any:
     Infinity, and nesting that no document of ours needs.
     """
     name = str(path)
-    text = _read_text(Path(path), name)
+    text = read_text(Path(path), name)
     try:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
     except json.JSONDecodeError as error:
@@ -114,7 +114,7 @@ def read_json(path: str | Path) -> Any:
         raise mistake("(whole file)", "", str(error), "Correct it", file=name) from None
 
 
-def _read_text(path: Path, name: str) -> str:
+def read_text(path: Path, name: str) -> str:
     try:
         if path.is_dir():
             raise mistake("(path)", name, "is a directory", "Name a file", file=name)
