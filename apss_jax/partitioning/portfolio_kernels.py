@@ -306,4 +306,7 @@ def score(
 ) -> float:  # fmt: skip
     """Writes the step of each order after a brief search of its cuts; returns the least."""
     _begin(problem, schedule, devices, plan, room, exact_room, own, orders, offsets, scores_s)
-    return scores_s.min()
+    least_s = inf
+    for row in range(scores_s.size):
+        least_s = min(least_s, scores_s[row])
+    return least_s

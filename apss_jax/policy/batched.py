@@ -145,16 +145,19 @@ def order_log_likelihood(
 
 
 @partial(jax.jit, static_argnums=(0, 4), compiler_options=QUICKLY)
-def drawn_orders(
+def likely_orders(
     config: OrderConfig, params: Params, inputs: PlacementInput, key: jax.Array, count: int
-) -> Int[jax.Array, "batch samples stages"]:
-    """Returns the order of likeliest steps of each problem, and `count - 1` that are drawn."""
+) -> tuple[Int[jax.Array, "batch samples stages"], Float[jax.Array, "batch samples"]]:
+    """Returns the order of likeliest steps of each problem and `count - 1` that are drawn.
+
+    With the log-likelihood of each.
+    """
     network = nnx.merge(_order_structure(config), nnx.State(params))
 
-    def one(problem: PlacementInput, key: jax.Array) -> jax.Array:
+    def one(problem: PlacementInput, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         shape = (count, problem.furthest.shape[0], problem.counts.shape[0])
         noise = jax.random.gumbel(key, shape).at[0].set(0.0)
-        return jax.vmap(lambda noise: follow(network, problem, noise=noise)[0])(noise)
+        return jax.vmap(lambda noise: follow(network, problem, noise=noise))(noise)
 
     return jax.vmap(one)(inputs, jax.random.split(key, len(inputs.num_stages)))
 

@@ -36,7 +36,7 @@ def save_state(folder: Path, config: TrainingConfig, state: TrainingState) -> No
     told = {**steps, "config": _text(config)}
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"{STATE_FILE}.part"
-    arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     save_file(arrays, unfinished, metadata=told)
     os.replace(unfinished, folder / STATE_FILE)
 
@@ -85,7 +85,10 @@ def _trees_of(name: str, tensors: dict[str, np.ndarray], optimizer: Any) -> tupl
     prefix = f"{name}.params."
     params = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
     leaves, tree = jax.tree.flatten(optimizer)
-    saved = [tensors[f"{name}.optimizer.{index}"] for index in range(len(leaves))]
+    saved = [
+        tensors[f"{name}.optimizer.{index}"].reshape(np.shape(leaf))
+        for index, leaf in enumerate(leaves)
+    ]
     return nested(params), jax.tree.unflatten(tree, saved)
 
 

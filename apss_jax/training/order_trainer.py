@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Float, Int
 
 from apss_jax.cost.batched import QUICKLY
-from apss_jax.policy.batched import Params, drawn_orders, new_order_params, order_log_likelihood
+from apss_jax.policy.batched import Params, likely_orders, new_order_params, order_log_likelihood
 from apss_jax.policy.orders import NEVER, OrderConfig
 from apss_jax.policy.placements import PlacementInput
 from apss_jax.training.losses import LOSSES, ScoredSet
@@ -117,7 +117,7 @@ def _scored_set(
 ) -> tuple[Int[np.ndarray, "_ samples stages"], Float[np.ndarray, "_ samples"]]:
     """Returns what the network drew, the elite and orders by type, with their gaps."""
     key = jax.random.key(int(rng.integers(1 << 31)))
-    drawn = drawn_orders(config.network, params, shared_out(inputs), key, config.samples)
+    drawn, _ = likely_orders(config.network, params, shared_out(inputs), key, config.samples)
     stages = pool.elite_orders.shape[1]
     usual = np.stack(
         [padded_orders(list(usual_orders(pool.instances[row], 2, rng)), stages) for row in rows]

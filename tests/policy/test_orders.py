@@ -5,12 +5,13 @@ from functools import lru_cache
 from itertools import permutations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from apss_jax.partitioning.exact import solve_exact_many
 from apss_jax.partitioning.joint import JointInstance
-from apss_jax.policy.batched import drawn_orders, new_order_params, order_log_likelihood
+from apss_jax.policy.batched import likely_orders, new_order_params, order_log_likelihood
 from apss_jax.policy.orders import OrderConfig
 from apss_jax.policy.placements import PlacementInput, placement_inputs
 from apss_jax.training.placements import draw_placements
@@ -35,10 +36,11 @@ def _fit(instance: JointInstance, orders: np.ndarray) -> np.ndarray:
 
 
 def _likelihoods(inputs: PlacementInput, row: int, orders: np.ndarray) -> np.ndarray:
-    problem = jax.tree.map(lambda values: values[row], inputs)
+    problem = jax.tree.map(lambda values: jnp.asarray(values[row]), inputs)
     wide = np.pad(orders, ((0, 0), (0, SIZE[0] - orders.shape[1])), mode="edge")
     params = new_order_params(SMALL, 0)
-    return np.asarray(order_log_likelihood(SMALL, params, problem, wide.astype(np.int32)))
+    orders = jnp.asarray(wide, jnp.int32)
+    return np.asarray(order_log_likelihood(SMALL, params, problem, orders))
 
 
 def test_exactly_the_orders_that_fit_have_probability() -> None:
@@ -53,10 +55,11 @@ def test_exactly_the_orders_that_fit_have_probability() -> None:
         assert np.exp(likelihood[is_fit]).sum() == pytest.approx(1.0, abs=1e-4)
 
 
-def test_drawn_orders_keep_to_the_counts_and_fit() -> None:
+def test_likely_orders_keep_to_the_counts_and_fit() -> None:
     """No type is used more often than there are devices, and cuts that fit exist."""
     inputs, is_feasible = placement_inputs(_problems(), SIZE)
-    orders = drawn_orders(SMALL, new_order_params(SMALL, 1), inputs, jax.random.key(0), 6)
+    params = new_order_params(SMALL, 1)
+    orders, _ = likely_orders(SMALL, params, inputs, jax.random.key(0), 6)
     for row in np.flatnonzero(is_feasible).tolist():
         instance = _problems()[row]
         found = np.asarray(orders)[row, :, : instance.num_stages]
