@@ -27,6 +27,7 @@ from profiler.programs import (
 from profiler.timing import Samples, Stopwatch
 
 MOST_PASS_S: Final = 10.0  # for all repeats of one pass
+LARGEST_SHARE: Final = 1 / 30  # of the time left, for one pass: more points say more than repeats
 # A rate so far above the datasheet's is a clock that stopped before the work was done.
 MOST_PEAK_FRACTION: Final = 1.05
 SCAN_COMPILATIONS: Final = 4.0  # what compiling both scans takes, in compilations of a point
@@ -95,10 +96,11 @@ class DeviceMeter:
         passes, unit = self._prepared(point)
         self._compile_s = self.budget.spent_s - start_s
         self._check_work(point, passes)
-        forward = self.stopwatch.time(passes.forward, most_s=MOST_PASS_S)
+        most_s = min(MOST_PASS_S, LARGEST_SHARE * self.budget.left_s)
+        forward = self.stopwatch.time(passes.forward, most_s=most_s)
         backward = None
         if passes.backward is not None:
-            backward = self.stopwatch.time(passes.backward, most_s=MOST_PASS_S)
+            backward = self.stopwatch.time(passes.backward, most_s=most_s)
         row = LayerMeasurement(
             shape=point.subject.name,
             device_type=self.device_type,

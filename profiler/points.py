@@ -16,9 +16,9 @@ Key = tuple[str, int, int, int, str, str]
 """What tells a point apart in a file: shape, tensor degree, micro-batch, length, precision,
 recomputation."""
 
-# How much a planner learns from a shape, first to last: layers are most of a step.
-LAYER_RANK: Final = 0
-END_RANK: Final = 1
+# How late a shape comes: a step needs whole layers, ends and updates; halves of layers only tell
+# where its time goes.
+WHOLE_RANK: Final = 0
 PART_RANK: Final = 3
 
 
@@ -102,7 +102,7 @@ def subjects_of(model: Model) -> list[Subject]:
         Subject(
             _numbered(f"{model.name} layer", i, layers),
             _layer_shape(hidden, layer),
-            LAYER_RANK,
+            WHOLE_RANK,
             is_whole_layer=True,
         )
         for i, layer in enumerate(layers)
@@ -112,9 +112,9 @@ def subjects_of(model: Model) -> list[Subject]:
     embedding = LayerShape(part="embedding", hidden_size=hidden, vocab_size=vocab)
     parameters = sum(w.num_parameters for w in layers[0].weights(hidden) if not w.is_expert)
     optimizer = LayerShape(part="optimizer", hidden_size=hidden, num_parameters=parameters)
-    found.append(Subject(f"{model.name} head", head, END_RANK))
-    found.append(Subject(f"{model.name} embedding", embedding, END_RANK))
-    found.append(Subject(f"{model.name} optimizer", optimizer, END_RANK))
+    found.append(Subject(f"{model.name} head", head, WHOLE_RANK))
+    found.append(Subject(f"{model.name} embedding", embedding, WHOLE_RANK))
+    found.append(Subject(f"{model.name} optimizer", optimizer, WHOLE_RANK))
     return found + _halves(model.name, hidden, layers)
 
 

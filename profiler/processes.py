@@ -48,6 +48,6 @@ def gather_figures(figures: Sequence[float]) -> Float[np.ndarray, "ranks samples
 
 def gather_names(name: str) -> list[str]:
     """Returns a name of every process; long ones are cut."""
-    code = name.encode()[:MOST_NAME_BYTES]
-    rows = gather_figures([*code, *[0] * (MOST_NAME_BYTES - len(code))])
+    code = name.encode()[:MOST_NAME_BYTES].ljust(MOST_NAME_BYTES, b"\0")
+    rows = gather_figures([float(byte) for byte in code])
     return [bytes(row.astype(np.uint8)).rstrip(b"\0").decode(errors="replace") for row in rows]

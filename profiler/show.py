@@ -164,6 +164,8 @@ def _pcie(generation: int | None, width: int | None) -> str:
 
 
 def _time(time_s: float) -> str:
+    if time_s >= 1.0:
+        return f"{time_s:.3g} s"
     return f"{time_s / MS:.3g} ms" if time_s >= MS else f"{time_s / US:.3g} us"
 
 

@@ -22,6 +22,7 @@ Statistic = Literal["median", "least"]
 
 SHORT_SAMPLE_S: Final = 5e-3  # a sample of short calls lasts this long, so that a clock reads it
 MOST_CALLS: Final = 200
+FEWEST_REPEATS: Final = 3  # also of long calls
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Stopwatch:
         once_s = self._warmed(call)
         calls = self._calls_per_sample(once_s)
         affordable = int(most_s / max(once_s * calls, 1e-9)) if most_s < float("inf") else 10**9
-        repeats = max(1, min(self.repeats, affordable))
+        repeats = max(min(FEWEST_REPEATS, self.repeats), min(self.repeats, affordable))
         times_s = tuple(self._sample_s(call, calls) for _ in range(repeats))
         return Samples(times_s, self.statistic)
 

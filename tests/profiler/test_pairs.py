@@ -84,7 +84,7 @@ def test_the_slow_card_of_a_node_is_named() -> None:
 
 def test_slow_among_equals() -> None:
     """One of five rates is low; where none is known none is."""
-    assert slow_among([10, 10, 9, 3, 10]) == [3]
+    assert slow_among([10.0, 10.0, 9.0, 3.0, 10.0]) == [3]
     assert slow_among([np.nan, np.nan]) == []
 
 

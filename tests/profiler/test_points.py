@@ -24,6 +24,13 @@ def test_the_first_point_is_a_whole_layer_at_its_smallest() -> None:
     assert first.key == ("gpt2 layer", 1, 1, 512, "bf16", "none")
 
 
+def test_every_kind_has_a_point_before_any_has_two() -> None:
+    """A short run has a layer, both ends and an update: all that a step is made of."""
+    points = planned(subjects_of(load_model("gpt2")), AXES)
+    parts = [point.subject.shape.part for point in points[:4]]
+    assert parts == ["layer", "head", "embedding", "optimizer"]
+
+
 def test_every_point_comes_once() -> None:
     """Layers with recomputation, ends and halves without it, one update of the optimizer."""
     points = planned(subjects_of(load_model("gpt2")), AXES)

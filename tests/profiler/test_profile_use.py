@@ -40,6 +40,7 @@ def planned(profile: ClusterProfile, stack: str | None = None, micro_batch: int 
     ).plan
 
 
+@pytest.mark.slow
 def test_a_mocked_profile_is_searched_and_said_to_be_mocked() -> None:
     """Every plan is measured in full as far as the search knows, and the result warns of mocks."""
     result = search_plans(load_model("gpt2"), mocked(), global_batch=32, seq_len=1024, top=2)

@@ -128,6 +128,7 @@ def test_the_loss_is_cross_entropy() -> None:
     assert float(unit.apply(flat, unit.input())) == pytest.approx(math.log(32))
 
 
+@pytest.mark.slow
 def test_recomputation_keeps_less_and_repeats_more() -> None:
     """Full recomputation keeps the input alone; selective leaves out the scores."""
     found = {}
