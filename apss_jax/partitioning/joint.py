@@ -53,6 +53,8 @@ class JointInstance:
     """Micro-batches of one step."""
     num_stages: int
     """Stages to fill."""
+    blocking_fraction: float = 0.0
+    """Share of a transfer in which its sender waits."""
 
     def __post_init__(self) -> None:
         types, layers = len(self.counts), len(self.state_bytes)
@@ -128,6 +130,7 @@ class JointInstance:
             places=np.stack([order, self.links_of(order), self.in_flight]),
             allowed_bytes=self.allowed_bytes[order],
             schedule=Schedule.of(self.num_stages, self.num_micro_batches, 1),
+            blocking_fraction=self.blocking_fraction,
         )
 
     def ordered(self, order: Order) -> PipelineInstance:
@@ -144,6 +147,7 @@ class JointInstance:
             in_flight=self.in_flight,
             capacity_bytes=self.capacity_bytes[order],
             num_micro_batches=self.num_micro_batches,
+            blocking_fraction=self.blocking_fraction,
         )
 
 

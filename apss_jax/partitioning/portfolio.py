@@ -156,7 +156,7 @@ def _own_room(instance: JointInstance, seed: int) -> tuple[Any, ...]:
         np.zeros(instance.num_types, np.int64),
         np.zeros(stages + 1, np.int64),
         np.array([0, seed, 0, 0, 0], np.int64),
-        np.empty(2),
+        np.array([0.0, 0.0, instance.blocking_fraction]),
     )
 
 

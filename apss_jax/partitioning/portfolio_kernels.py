@@ -35,6 +35,8 @@ from apss_jax.partitioning.kernels import (
 )
 from apss_jax.partitioning.search_kernels import LEFT, copy, draw, excess, improve, improve_again
 
+# Entry of the state beside those of the cut search: the share of a transfer that blocks.
+_BLOCKING = 2
 # What exact cuts of one order count for, in simulated steps.
 _SOLVE_EVALUATIONS = 4
 # The cut search of a new order, in simulated steps, and how near it must be to deserve one.
@@ -115,12 +117,12 @@ def _solve_exactly(problem: Any, micro_batches: int, exact_room: Any, offsets: A
 
 
 @inner
-def _simulated_s(problem: Any, schedule: Any, offsets: Any, room: Any) -> float:
+def _simulated_s(problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any) -> float:
     """Returns the step of some offsets; inf if they do not fit."""
     if excess(problem, offsets) > 0.0:
         return inf
     fill_pieces(problem, offsets, 0, room[0].shape[1], room[0])
-    return step_s(schedule, 0.0, room, inf)
+    return step_s(schedule, blocking, room, inf)
 
 
 @inner
@@ -141,7 +143,9 @@ def _begin(
                 continue
         cursor[LEFT] = min(plan[_BRIEF], max(plan[_TOTAL], 1))
         plan[_TOTAL] -= cursor[LEFT]
-        scores_s[row] = improve(problem, schedule, 0.0, offsets[row], room, cursor, own[5])
+        scores_s[row] = improve(
+            problem, schedule, own[5][_BLOCKING], offsets[row], room, cursor, own[5]
+        )
         plan[_TOTAL] += cursor[LEFT]
 
 
@@ -174,7 +178,7 @@ def _continue(
         cursor[LEFT] = min(plan[_LONG], plan[_TOTAL])
         plan[_TOTAL] -= cursor[LEFT]
         scores_s[row] = improve_again(
-            problem, schedule, 0.0, offsets[row], room, cursor, state, own[3]
+            problem, schedule, own[5][_BLOCKING], offsets[row], room, cursor, state, own[3]
         )
         plan[_TOTAL] += cursor[LEFT]
 
@@ -212,16 +216,16 @@ def _try_order(
     orders, offsets, used, spare, cursor, state = own
     _place(problem, devices, orders[_TRIAL], used)
     copy(offsets[_HERE], spare)
-    own_s = _simulated_s(problem, schedule, spare, room)
+    own_s = _simulated_s(problem, schedule, state[_BLOCKING], spare, room)
     new_s = inf
     if _solve_exactly(problem, schedule[0][MICRO_BATCHES], exact_room, offsets[_TRIAL]):
-        new_s = _simulated_s(problem, schedule, offsets[_TRIAL], room)
+        new_s = _simulated_s(problem, schedule, state[_BLOCKING], offsets[_TRIAL], room)
     if own_s < new_s:
         copy(spare, offsets[_TRIAL])
         new_s = own_s
     cursor[LEFT] = most
     if new_s < here_s * (1.0 + _NEAR_FRACTION):
-        new_s = improve(problem, schedule, 0.0, offsets[_TRIAL], room, cursor, state)
+        new_s = improve(problem, schedule, own[5][_BLOCKING], offsets[_TRIAL], room, cursor, state)
     return new_s
 
 
@@ -290,7 +294,9 @@ def arrange(
     _place(problem, devices, own[0][_BEST], own[2])
     own[4][LEFT] = last
     if last > 0:
-        best_s = improve_again(problem, schedule, 0.0, own[1][_BEST], room, own[4], own[5], own[3])
+        best_s = improve_again(
+            problem, schedule, own[5][_BLOCKING], own[1][_BEST], room, own[4], own[5], own[3]
+        )
     return best_s
 
 

@@ -129,7 +129,7 @@ class Cutter:
         return PartitionInstance(
             layer_cost_s=layer_s[repeated],
             boundary_cost_s=sent_s[:, repeated[:-1]],
-            gradient_cost_s=self._gradient_s(candidate, table)[repeated],
+            gradient_cost_s=self.gradient_s(candidate, table)[repeated],
             memory_bytes=held_bytes,
             capacity_bytes=free_bytes[repeated] / chunks,
             num_micro_batches=candidate.num_micro_batches * chunks,
@@ -148,7 +148,7 @@ class Cutter:
         comm = per_byte @ table.comm_bytes.sum(axis=0) + per_call @ table.comm_calls.sum(axis=0)
         return compute + comm
 
-    def _gradient_s(self, candidate: Candidate, table: UnitTable) -> PerStageUnit:
+    def gradient_s(self, candidate: Candidate, table: UnitTable) -> PerStageUnit:
         """Returns exposed gradient reduction and optimizer time of each unit on each stage."""
         layout, placement = candidate.layout, candidate.placement
         shards = layout.data_parallel * layout.context_parallel

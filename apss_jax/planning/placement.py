@@ -69,7 +69,7 @@ def assign_devices(
     Tensor groups stay inside a domain (or are whole domains); devices that fill no group stay
     idle. None when there are not enough groups.
     """
-    groups = _tensor_groups(topology, order, layout.tensor_parallel)
+    groups = tensor_groups(topology, order, layout.tensor_parallel)
     ranks = (layout.pipeline_parallel, layout.data_parallel, layout.context_parallel)
     needed = int(np.prod(ranks))
     if len(groups) < needed:
@@ -77,9 +77,10 @@ def assign_devices(
     return groups[:needed].reshape(*ranks, layout.tensor_parallel)
 
 
-def _tensor_groups(
+def tensor_groups(
     topology: Topology, order: Int[np.ndarray, " devices"], size: int
 ) -> Int[np.ndarray, "groups ranks"]:
+    """Returns tensor groups in the order of the devices; devices that fill none stay idle."""
     domain = topology.domain[order]
     starts = np.flatnonzero(np.r_[True, domain[1:] != domain[:-1]])
     members = np.diff(np.r_[starts, len(order)])

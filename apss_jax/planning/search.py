@@ -6,19 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-import numpy as np
-
 from apss_jax.planning.candidates import Candidates
-from apss_jax.planning.choice import Choice
-from apss_jax.planning.costing import Costs, cost_choices, joined
 from apss_jax.planning.cutting import SOLVERS, Cutter
 from apss_jax.planning.documents import PlanWriter
 from apss_jax.planning.explain import explain_ranked
 from apss_jax.planning.inputs import Inputs, gather_inputs
 from apss_jax.planning.lineup import Lineup
-from apss_jax.planning.placement import degrees_of
+from apss_jax.planning.refinement import Found, Shown, refined
 from apss_jax.planning.rounds import Rounds
-from apss_jax.planning.shortfall import excess_bytes, find_shortfall
+from apss_jax.planning.shortfall import find_shortfall
 from apss_jax.planning.shortlist import require_legal, shortlist
 from apss_jax.planning.tables import CostTables, cost_tables
 from apss_jax.schema.cluster import ClusterProfile
@@ -39,41 +35,6 @@ class Effort:
     solver: str
     shown: int | None
     most: int | None
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """Everything that was costed, and what was left out."""
-
-    choices: list[Choice]
-    costs: Costs
-    fits: np.ndarray  # bool, of each choice
-    dropped: dict[str, int]
-
-    @property
-    def ranking(self) -> np.ndarray:
-        """Returns the rows that fit, fastest first; equal times keep the order of costing."""
-        rows = np.flatnonzero(self.fits)
-        return rows[np.argsort(self.costs.step_time_s[rows], kind="stable")]
-
-    def best(self, count: int) -> Shown:
-        """Returns the fastest row of each set of degrees; others only where those are too few."""
-        ranking = self.ranking.tolist()
-        first: dict[tuple[int, ...], int] = {}
-        for row in ranking:
-            first.setdefault(degrees_of(self.choices[row].layout), row)
-        leading = set(list(first.values())[:count])
-        rest = [row for row in ranking if row not in leading]
-        chosen = sorted([*leading, *rest[: count - len(leading)]], key=ranking.index)
-        return Shown([self.choices[row] for row in chosen], self.costs.rows(np.array(chosen, int)))
-
-
-@dataclass(frozen=True, eq=False)
-class Shown:
-    """The choices that become plans, best first."""
-
-    choices: list[Choice]
-    costs: Costs
 
 
 def search_plans(
@@ -130,7 +91,7 @@ def search_inputs(
     clock.lap("candidates")
     effort = Effort(solver, top, MAX_COSTED) if use_policy else Effort(solver, None, None)
     found = cost_lineup(inputs, tables, lineup, effort, clock)
-    shown = _evened(inputs, tables, found.best(top), solver)
+    shown = refined(inputs, tables, found, top, solver)
     plans = _plans(PlanWriter(inputs, tables), shown, inputs)
     missing = None if plans else find_shortfall(inputs, pins, found.choices, found.costs)
     clock.lap("write")
@@ -160,22 +121,6 @@ def cost_lineup(
     played.finish()
     dropped = {name: count for name, count in lineup.dropped.items() if count}
     return Found(played.choices, played.costs, played.fits, dropped)
-
-
-def _evened(inputs: Inputs, tables: CostTables, shown: Shown, solver: str) -> Shown:
-    """Returns the choices with evener cuts where the simulated step is no longer for it."""
-    if not shown.choices:
-        return shown
-    cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, solver)
-    evened = [cutter.evened(choice, tables) for choice in shown.choices]
-    costs = cost_choices(tables.problem, tables.index, evened)
-    is_better = costs.step_time_s <= shown.costs.step_time_s
-    is_better &= excess_bytes(inputs, evened, costs) < 0
-    both = joined([shown.costs, costs])
-    count = len(evened)
-    rows = np.where(is_better, np.arange(count, 2 * count), np.arange(count))
-    rows = rows[np.argsort(both.step_time_s[rows], kind="stable")]
-    return Shown([[*shown.choices, *evened][row] for row in rows], both.rows(rows))
 
 
 def _plans(writer: PlanWriter, shown: Shown, inputs: Inputs) -> list[Plan]:

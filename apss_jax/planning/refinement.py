@@ -1,0 +1,160 @@
+"""The plans that lead, made better: evener cuts, cuts by the schedule, other orders of devices.
+
+What the rounds cost was cut by a closed form, on a few orders of devices. Here the best of it gets
+a search of its own, and what that finds is kept only if the full cost says that it is faster: no
+plan is worse for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from apss_jax.partitioning.portfolio import arranged
+from apss_jax.partitioning.refinement import refined_cuts
+from apss_jax.planning.choice import Choice
+from apss_jax.planning.costing import Costs, cost_choices, joined
+from apss_jax.planning.cutting import Candidate, Cutter, offsets_of
+from apss_jax.planning.inputs import Inputs
+from apss_jax.planning.pipelines import MAX_TYPES, Blocks, joint_of, pipeline_of
+from apss_jax.planning.placement import degrees_of, place
+from apss_jax.planning.shortfall import excess_bytes
+from apss_jax.planning.tables import CostTables
+
+# Plans that are refined where kinds of nodes differ: the order of devices can change the ranking.
+MIXED_PLANS = 16
+# Simulated steps for the cuts of one plan, and for orders and cuts together.
+CUT_BUDGET, ORDER_BUDGET = 400, 4_000
+# Longer pipelines of mixed devices keep the orders that they have.
+MAX_ARRANGED_STAGES = 32
+# Gains below this share of a step are not worth cuts that look odd.
+GAIN_FRACTION = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """The choices that become plans, best first."""
+
+    choices: list[Choice]
+    costs: Costs
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Everything that was costed, and what was left out."""
+
+    choices: list[Choice]
+    costs: Costs
+    fits: np.ndarray  # bool, of each choice
+    dropped: dict[str, int]
+
+    @property
+    def ranking(self) -> np.ndarray:
+        """Returns the rows that fit, fastest first; equal times keep the order of costing."""
+        rows = np.flatnonzero(self.fits)
+        return rows[np.argsort(self.costs.step_time_s[rows], kind="stable")]
+
+    def best(self, count: int) -> Shown:
+        """Returns the fastest row of each set of degrees; others only where those are too few."""
+        ranking = self.ranking.tolist()
+        first: dict[tuple[int, ...], int] = {}
+        for row in ranking:
+            first.setdefault(degrees_of(self.choices[row].layout), row)
+        leading = set(list(first.values())[:count])
+        rest = [row for row in ranking if row not in leading]
+        chosen = sorted([*leading, *rest[: count - len(leading)]], key=ranking.index)
+        return Shown([self.choices[row] for row in chosen], self.costs.rows(np.array(chosen, int)))
+
+
+def refined(inputs: Inputs, tables: CostTables, found: Found, count: int, solver: str) -> Shown:
+    """Returns the best choices after a search of their own, best first.
+
+    Cuts of other solvers than the exact one stay as they are: they are asked for to compare.
+    """
+    if solver != "exact" or not found.fits.any():
+        return found.best(count)
+    is_mixed = len(np.unique(inputs.topology.group)) > 1
+    lead = found.best(max(count, MIXED_PLANS) if is_mixed else count)
+    finder = Finder(inputs, tables)
+    others = [finder.others(choice) for choice in lead.choices]
+    tried = [other for own in others for other in own]
+    if not tried:
+        return found.best(count)
+    costs = cost_choices(tables.problem, tables.index, [other.choice for other in tried])
+    fits = excess_bytes(inputs, [other.choice for other in tried], costs) < 0
+    both = joined([lead.costs, costs])
+    best, row = list(range(len(others))), len(others)
+    for place_, own in enumerate(others):
+        for other in own:
+            limit_s = both.step_time_s[best[place_]] * (1 - other.least_gain)
+            if fits[row - len(others)] and both.step_time_s[row] <= limit_s:
+                best[place_] = row
+            row += 1
+    choices = [*lead.choices, *(other.choice for other in tried)]
+    kept = [choices[row] for row in best]
+    return Found(kept, both.rows(np.array(best)), np.ones(len(best), bool), {}).best(count)
+
+
+@dataclass(frozen=True, eq=False)
+class Other:
+    """A choice that may be better than the one it is made of, and by what share it must be."""
+
+    choice: Choice
+    least_gain: float
+
+
+class Finder:
+    """Makes other choices of one: the same layout with other cuts, or on other devices."""
+
+    def __init__(self, inputs: Inputs, tables: CostTables) -> None:
+        self._inputs = inputs
+        self._tables = tables
+        self._cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, "exact")
+        self._is_mixed = len(np.unique(inputs.topology.group)) > 1
+
+    def others(self, choice: Choice) -> list[Other]:
+        """Returns evener cuts, cuts by the schedule, and the layout on another order of devices.
+
+        The compiled search takes seconds to compile on a machine's first use, so that it is left
+        out where the closed form is near: equal nodes, one chunk a stage.
+        """
+        if choice.num_pieces == 1:
+            return []
+        found = [Other(self._cutter.evened(choice, self._tables), 0.0)]
+        layout = choice.layout
+        is_uneven = self._is_mixed or layout.virtual_stages > 1
+        if is_uneven and layout.schedule != "gpipe":
+            found.append(Other(self._recut(choice), GAIN_FRACTION))
+        if self._is_mixed and layout.schedule == "1f1b":
+            moved = self._arranged(choice)
+            found += [] if moved is None else [Other(moved, GAIN_FRACTION)]
+        return found
+
+    def _recut(self, choice: Choice) -> Choice:
+        table = self._tables.by_setting[choice.layout.setting]
+        pipeline = pipeline_of(self._cutter, _candidate(choice), table)
+        own = choice.offsets[1:-1] - 1
+        cuts = refined_cuts(pipeline, own[None], budget=CUT_BUDGET).cuts[0]
+        return replace(choice, offsets=offsets_of(cuts, table))
+
+    def _arranged(self, choice: Choice) -> Choice | None:
+        """Returns the layout on the best order of devices found; None if there is none to find."""
+        topology, layout = self._inputs.topology, choice.layout
+        blocks = Blocks.of(topology, layout)
+        stages = layout.pipeline_parallel
+        is_open = 1 < len(blocks.of_type) <= MAX_TYPES and stages <= MAX_ARRANGED_STAGES
+        if not is_open or blocks.num_stages < stages:
+            return None
+        table = self._tables.by_setting[layout.setting]
+        joint = joint_of(self._cutter, topology, _candidate(choice), table, blocks)
+        found = arranged(joint, budget=ORDER_BUDGET)
+        if found is None:
+            return None
+        devices = blocks.placed(found.order)
+        placement = place(topology, devices, layout.expert_parallel)
+        return replace(choice, placement=placement, offsets=offsets_of(found.cuts, table))
+
+
+def _candidate(choice: Choice) -> Candidate:
+    return Candidate(choice.layout, choice.placement, choice.num_micro_batches)
