@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from apss_jax.exporters.formats import export_plan as export_plan
     from apss_jax.importers.clusters import load_cluster as load_cluster
     from apss_jax.importers.load import load_model as load_model
     from apss_jax.planning.estimate import estimate_plan as estimate_plan
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 # No name here may equal the name of a submodule: importing the submodule would replace it.
 _HOME_OF = {
+    "export_plan": "apss_jax.exporters.formats",
     "estimate_plan": "apss_jax.planning.estimate",
     "load_cluster": "apss_jax.importers.clusters",
     "load_model": "apss_jax.importers.load",

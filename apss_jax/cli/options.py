@@ -23,8 +23,14 @@ Text = str | None
 MODEL_HELP = "Library name, Hugging Face config.json, or model file."
 CLUSTER_HELP = (
     "Library name, profile file, or nodes x GPUs x device; mixed types joined by +, as in "
-    "2x8xH100-SXM5-80GB+2x8xA100-SXM4-80GB."
+    "2x8xH100-SXM5-80GB+2x8xA100-SXM4-80GB; or a hostfile, what nvidia-smi printed, or slurm."
 )
+GpuName = Annotated[
+    Text,
+    typer.Option(
+        "--gpu", metavar="NAME", help="The GPU of hosts that a hostfile or SLURM lists without one."
+    ),
+]
 ModelName = Annotated[str, typer.Option("--model", metavar="M", help=MODEL_HELP)]
 ClusterName = Annotated[str, typer.Option("--cluster", metavar="C", help=CLUSTER_HELP)]
 MaybeModel = Annotated[Text, typer.Option("--model", metavar="M", help=MODEL_HELP)]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from apss_jax.cli.exports import file_names_of
 from apss_jax.cli.run import note
 from apss_jax.schema.errors import mistake
 
@@ -17,16 +21,20 @@ if TYPE_CHECKING:
 FLAG: Final = "--out"
 RESULT: Final = "result.json"
 PLAN: Final = "plan.json"
+FILE_MODE: Final = 0o644
+PROGRAM_MODE: Final = 0o755
+Files = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """Where a search leaves its files."""
+    """Where a search leaves its files; `formats` are the exports beside them."""
 
     path: Path
+    formats: tuple[str, ...] = ()
 
-    def write(self, result: SearchResult) -> None:
-        """Writes the result and its first plan, each whole or not at all, and says so."""
+    def write(self, result: SearchResult, exports: Mapping[str, Files] | None = None) -> None:
+        """Writes the result, its first plan and the exports, each whole or not at all; says so."""
         from apss_jax.schema.document import write_document
 
         _guarded(self.path, lambda: write_document(result, self.path / RESULT))
@@ -34,13 +42,45 @@ class OutputFolder:
             _guarded(self.path, lambda: write_document(result.plans[0], self.path / PLAN))
         else:  # with --force, an older search's plan would pass for this one's
             _guarded(self.path, lambda: (self.path / PLAN).unlink(missing_ok=True))
-        note(f"Wrote {', '.join(str(self.path / name) for name in self._names(result))}")
+        for name in self.formats:
+            files = (exports or {}).get(name, {})
+            _guarded(self.path, partial(replace_folder, self.path / name, files))
+        written = [*self._names(result), *(f"{name}/" for name in exports or ())]
+        note(f"Wrote {', '.join(str(self.path / name) for name in written)}")
 
     def _names(self, result: SearchResult) -> tuple[str, ...]:
         return (RESULT, PLAN) if result.plans else (RESULT,)
 
 
-def output_folder(text: str | None, *, force: bool) -> OutputFolder | None:
+def replace_folder(folder: Path, files: Files) -> None:
+    """Puts a folder with some files in the place of an older one; without files, removes it.
+
+    The files are complete before the folder has its name.
+    """
+    from apss_jax.schema.document import write_text
+
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if not files:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        for name, text in files.items():
+            write_text(new / name, text)
+            (new / name).chmod(PROGRAM_MODE if name.endswith(".sh") else FILE_MODE)
+        new.chmod(PROGRAM_MODE)
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def output_folder(
+    text: str | None, *, force: bool, formats: Sequence[str] = ()
+) -> OutputFolder | None:
     """Returns the folder that `--out` names, None without one; raises `InputError` when taken."""
     if text is None:
         if force:
@@ -48,7 +88,9 @@ def output_folder(text: str | None, *, force: bool) -> OutputFolder | None:
         return None
     path = Path(text)
     _guarded(path, lambda: _look(path, text, force))
-    return OutputFolder(path)
+    for name in formats:
+        _guarded(path / name, partial(_look_inside, path / name, name, force))
+    return OutputFolder(path, tuple(formats))
 
 
 def _look(path: Path, text: str, force: bool) -> None:
@@ -63,6 +105,22 @@ def _look(path: Path, text: str, force: bool) -> None:
     if taken and not force:
         remedy = "Name another folder, or add --force to replace them"
         raise mistake(FLAG, text, f"already holds {' and '.join(taken)}", remedy)
+
+
+def _look_inside(folder: Path, name: str, force: bool) -> None:
+    """Raises `InputError` where an export's folder is taken, by files of others in any case."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise mistake(FLAG, str(folder), "is no folder", "Name another folder")
+    if not folder.exists():
+        return
+    if not force:
+        remedy = "Name another folder, or add --force to replace it"
+        raise mistake(FLAG, str(folder), "is already there", remedy)
+    inside = {str(f.relative_to(folder)) for f in folder.rglob("*") if not f.is_dir()}
+    others = sorted(inside - file_names_of(name))
+    if others:
+        rule = f"holds {others[0]}, which no export wrote"
+        raise mistake(FLAG, str(folder), rule, "Name another folder, or move it away")
 
 
 def _guarded(path: Path, act: Callable[[], object]) -> None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from apss_jax.cli import defaults
+from apss_jax.cli.exports import FORMATS, exports_of, implied_stack, read_formats
 from apss_jax.cli.options import (
     AsJson,
     ClusterName,
+    GpuName,
     ModelName,
     PrecisionName,
     SeqLen,
@@ -18,7 +20,7 @@ from apss_jax.cli.options import (
     Text,
     Version,
 )
-from apss_jax.cli.output_folder import output_folder
+from apss_jax.cli.output_folder import OutputFolder, output_folder
 from apss_jax.cli.pins import read_pins
 from apss_jax.cli.run import ANSWERED, NO_PLAN, Answer, new_app, note, run_process
 from apss_jax.cli.subject import Subject, load_subject
@@ -27,6 +29,7 @@ from apss_jax.cli.values import maybe_number, one_of, precision_named, whole_num
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from apss_jax.schema.cluster import ClusterProfile
     from apss_jax.schema.plan import SearchResult
 
 SOLVERS: Final = ("exact", "uniform", "balanced")
@@ -34,12 +37,16 @@ PIN_HELP = (
     "Keep a degree fixed, as in --pin tp=8 or --pin tp=4,8; repeats. Keys: tp pp dp cp ep vpp mbs "
     "zero recompute sp schedule."
 )
+EXPORT_HELP = (
+    f"Write the first plan for a framework, into DIR/FORMAT; repeats. Formats: {' '.join(FORMATS)}."
+)
 
 
 def search_command(
     *,
     model: ModelName = defaults.MODEL,
     cluster: ClusterName = defaults.CLUSTER,
+    gpu: GpuName = None,
     global_batch: Annotated[
         str, typer.Option("--global-batch", metavar="N", help="Sequences per step.")
     ] = defaults.GLOBAL_BATCH,
@@ -62,6 +69,10 @@ def search_command(
         Text,
         typer.Option("--out", metavar="DIR", help="Write result.json and the first plan.json."),
     ] = None,
+    export: Annotated[
+        list[str] | None,
+        typer.Option("--export", metavar="FORMAT", help=EXPORT_HELP),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of an older --out.")
     ] = False,
@@ -72,20 +83,25 @@ def search_command(
 
     Exit codes: 0 answered, 2 the input is wrong, 3 no plan fits.
     """
-    folder = output_folder(out, force=force)
+    formats = read_formats(export or (), out)
+    folder = output_folder(out, force=force, formats=formats)
+    chosen = stack or implied_stack(formats)
     options: dict[str, Any] = {
         "global_batch": whole_number("--global-batch", global_batch),
         "seq_len": maybe_number("--seq-len", seq_len),
         "precision": precision_named(precision),
-        "stack": stack,
+        "stack": chosen,
         "solver": one_of("--solver", solver, SOLVERS),
         "pins": read_pins(pin or ()) or None,
         "top": whole_number("--top", top),
     }
-    subject = load_subject(model, cluster, stack)
-    result = _search(model, cluster, options)
+    subject = load_subject(model, cluster, stack, gpu)
+    result = _search(model, subject.cluster if gpu else cluster, options)
+    if formats and stack is None:
+        said = f"software stack '{chosen}', as --export {formats[0]} implies it"
+        result = result.model_copy(update={"assumptions": (*result.assumptions, said)})
     if folder:
-        folder.write(result)
+        result = _written(folder, result, subject, chosen)
     show = partial(_show, result, subject)
     return Answer(result.to_json(), show, ANSWERED if result.plans else NO_PLAN)
 
@@ -95,7 +111,20 @@ def main() -> None:
     run_process(app)
 
 
-def _search(model: str, cluster: str, options: dict[str, Any]) -> SearchResult:
+def _written(
+    folder: OutputFolder, result: SearchResult, subject: Subject, stack: str | None
+) -> SearchResult:
+    """Returns the result with what its exports say, everything written."""
+    if not result.plans or not folder.formats:
+        folder.write(result)
+        return result
+    exports = exports_of(result.plans[0], subject, folder.formats, stack)
+    result = result.model_copy(update={"warnings": (*result.warnings, *exports.warnings)})
+    folder.write(result, exports.files)
+    return result
+
+
+def _search(model: str, cluster: ClusterProfile | str, options: dict[str, Any]) -> SearchResult:
     from apss_jax.cost.compilation import keep_compiled_programs
     from apss_jax.planning.search import search_plans
 

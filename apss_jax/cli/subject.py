@@ -16,7 +16,7 @@ class Subject(NamedTuple):
     cluster: ClusterProfile
 
 
-def load_subject(model: str, cluster: str, stack: str | None) -> Subject:
+def load_subject(model: str, cluster: str, stack: str | None, gpu: str | None = None) -> Subject:
     """Returns model and cluster; raises `InputError`.
 
     Called before planning is imported, so that a wrong name, that of a stack too, is told at once
@@ -25,7 +25,7 @@ def load_subject(model: str, cluster: str, stack: str | None) -> Subject:
     from apss_jax.importers.clusters import load_cluster, load_stack
     from apss_jax.importers.load import load_model
 
-    subject = Subject(load_model(model), load_cluster(cluster))
+    subject = Subject(load_model(model), load_cluster(cluster, gpu=gpu))
     if stack is not None:
         load_stack(stack)
     return subject
