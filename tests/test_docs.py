@@ -12,6 +12,8 @@ DOCUMENTS = [
     "docs/calibration.md",
     "docs/cost-model.md",
     "docs/glossary.md",
+    "docs/links.md",
+    "docs/trial.md",
     "docs/profiler.md",
 ]
 

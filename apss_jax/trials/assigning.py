@@ -15,7 +15,7 @@ from apss_jax.trials.assignment import Assignment, Sizes
 SCHEDULES: Final = ("1f1b", "gpipe")
 # Emulated passes: long enough that a sleep's inaccuracy and the real work of a tiny model are
 # nothing beside them.
-LONGEST_EMULATED_S: Final = 0.06
+LONGEST_EMULATED_S: Final = 0.15
 EMULATED_LAYER_S: Final = 0.01  # forward, where the plan does not say what stages take
 TINY: Final = Sizes(hidden_size=32, num_heads=2, intermediate_size=64, vocab_size=64, seq_len=16)
 
