@@ -8,7 +8,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search estimate profile validate fit calibrate test check bench clean
+.PHONY: help setup search estimate profile validate fit calibrate train test check bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ calibrate: $(STAMP) ## a stack file from a few runs of your own: ARGS="--runs FI
 
 fit: $(STAMP) ## the library's constants from measured runs, ten minutes (ARGS=--dry-run: only look)
 	@$(BIN)/python -m apss_jax.cli.fit $(ARGS)
+
+train: $(STAMP) ## train the partitioning network again, up to 40 minutes, into out/dpsn (ARGS="--seed 1")
+	@$(BIN)/python -m apss_jax.train $(ARGS)
 
 test: $(STAMP) ## run the tests (SELECT=slow: the longer ones)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(SELECT)"

@@ -46,6 +46,7 @@ def test_a_heavy_import_would_be_seen() -> None:
         ("estimate", "--global-batch"),
         ("validate", "--runs"),
         ("calibrate", "--runs"),
+        ("train", "--objective"),
         ("trial", "--plan"),
     ],
 )

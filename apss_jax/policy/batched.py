@@ -30,7 +30,7 @@ Params = Any
 """The weights of a network as a pytree."""
 
 
-BATCHES: Final = (16, 256)
+BATCHES: Final = (16, 64, 256)
 """Numbers of problems that programs are compiled for."""
 
 DRAWN_AT_ONCE: Final = 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -129,8 +129,9 @@ def train_step(config: TrainingConfig, state: TrainingState) -> Report:
     softness = config.softness[0] * (config.softness[1] / config.softness[0]) ** done
     args = (shared_out(chain), shared_out(ends), shared_out(gaps.astype(np.float32)))
     drawn = 0 if imitates else config.samples
+    compiled_for = replace(config, seed=0, pools=(), shares=())
     loss, state.params, state.optimizer = _update(
-        config, objective, drawn, state.params, state.optimizer, *args, softness
+        compiled_for, objective, drawn, state.params, state.optimizer, *args, softness
     )
     state.step += 1
     return {
