@@ -19,6 +19,7 @@ class _Past:
     fixed_s: float  # compilation, and all that does not grow with the work
     run_s: float
     work: float
+    flops: float
 
 
 @dataclass
@@ -32,19 +33,25 @@ class Pace:
     def learn(self, point: Point, row: LayerMeasurement, total_s: float) -> None:
         """Remembers a measured point."""
         run_s = min(total_s, self.calls * (row.forward_s + (row.backward_s or 0.0)))
-        past = _Past(total_s - run_s, run_s, _work(point))
+        past = _Past(total_s - run_s, run_s, _work(point), expected_flops(point))
         self._past.setdefault(_kind(point), []).append(past)
         self._latest.append(past)
 
     def expected_s(self, point: Point) -> float:
-        """Returns what a point will take: as others of its shape, scaled with its work."""
-        alike = self._past.get(_kind(point)) or self._latest
-        if not alike:
+        """Returns what a point will take: as others of its shape did, scaled with its work.
+
+        A shape that is new takes what the latest points of others took, scaled where both have
+        products: look-ups and updates have none, and another pace.
+        """
+        alike = self._past.get(_kind(point))
+        recent = (alike or self._latest)[-LATEST:]
+        if not recent:
             return FIRST_S
-        recent = alike[-LATEST:]
-        fixed_s = max(past.fixed_s for past in recent)
-        run_s = max(past.run_s / past.work for past in recent) * _work(point)
-        return CAUTION * (fixed_s + run_s)
+        if alike:
+            run_s = max(past.run_s / past.work for past in recent) * _work(point)
+        else:
+            run_s = max(past.run_s * _ratio(expected_flops(point), past.flops) for past in recent)
+        return CAUTION * (max(past.fixed_s for past in recent) + run_s)
 
 
 def _kind(point: Point) -> tuple[str, str]:
@@ -54,3 +61,7 @@ def _kind(point: Point) -> tuple[str, str]:
 def _work(point: Point) -> float:
     values = point.tokens * point.subject.shape.hidden_size / point.tensor_parallel
     return values + expected_flops(point) + (point.subject.shape.num_parameters or 0)
+
+
+def _ratio(one: float, other: float) -> float:
+    return one / other if one and other else 1.0

@@ -109,3 +109,15 @@ def test_a_pace_scales_with_the_work() -> None:
     expected_s = pace.expected_s(large)
     meter.measure(large)
     assert expected_s == pytest.approx(1.1 * (clock.now_s - before_s), rel=0.2)
+
+
+def test_a_shape_without_products_is_not_scaled_by_anothers() -> None:
+    """An update after layers is expected to take about what they took, and so it is tried."""
+    clock = Clock()
+    pace, meter = Pace(CALLS), meter_of(clock, compile_s=8.0)
+    layer, update = (
+        next(p for p in points_of() if p.subject.shape.part == part)
+        for part in ("layer", "optimizer")
+    )
+    pace.learn(layer, meter.measure(layer), clock.now_s)
+    assert pace.expected_s(update) == pytest.approx(1.1 * clock.now_s)

@@ -175,6 +175,22 @@ def test_killed_at_any_moment_it_leaves_a_valid_file_or_none(folder: Path, secon
         assert read_document(ClusterProfile, out).num_devices == 2
 
 
+@pytest.mark.slow
+def test_ctrl_c_on_a_real_run_keeps_what_is_measured(folder: Path) -> None:
+    """Once the file has a point, an interrupt ends the run with 130 and a file to go on with."""
+    out = folder / "cluster_profile.json"
+    process = _python("--minutes", "5", "--micro-batch", "1", "--seq-len", "16", "--tp", "1")
+    for _ in range(180):
+        if out.exists() and read_document(ClusterProfile, out).measurements:
+            break
+        time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "go on with --resume" in said and "Traceback" not in said
+    assert read_document(ClusterProfile, out).measurements
+
+
 def test_help_is_light() -> None:
     """`--help` names the commands and imports neither JAX nor pynvml."""
     code = (
