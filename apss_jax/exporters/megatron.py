@@ -65,7 +65,7 @@ def _split_flags(launch: Launch) -> Iterator[Flag]:
 
 def _sharding_flags(launch: Launch) -> Iterator[Flag]:
     stage = launch.plan.zero_stage
-    if stage == 1:
+    if stage > 0:
         yield ("--use-distributed-optimizer",)
         yield ("--overlap-param-gather",)
     if stage in SHARDING:
