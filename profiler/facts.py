@@ -141,8 +141,9 @@ def _memory(
     limit = (memory_stats(one.device) or {}).get("bytes_limit")
     if limit:
         return int(limit), "JAX's allocator", None
-    host = host_memory_bytes()
-    return (host // devices_of_host, "the host's, shared evenly", True) if host else (None,) * 3
+    # What the host holds already, a device that shares its memory cannot have.
+    free = host_memory_bytes("MemAvailable")
+    return (free // devices_of_host, "what the host has free", True) if free else (None,) * 3
 
 
 def memory_stats(device: Any) -> dict[str, int] | None:
@@ -153,13 +154,13 @@ def memory_stats(device: Any) -> dict[str, int] | None:
         return None
 
 
-def host_memory_bytes(file: Path = MEMINFO) -> int | None:
-    """Returns the host's memory."""
+def host_memory_bytes(field: str = "MemTotal", file: Path = MEMINFO) -> int | None:
+    """Returns the host's memory, or another figure of the kernel's list."""
     try:
         lines = file.read_text().splitlines()
     except OSError:
         return None
-    total = next((line.split()[1] for line in lines if line.startswith("MemTotal:")), None)
+    total = next((line.split()[1] for line in lines if line.startswith(f"{field}:")), None)
     return None if total is None else round(int(total) * KIB)
 
 

@@ -10,8 +10,10 @@ from typing import Any, Final, Protocol
 import jax
 
 from apss_jax.schema.cluster import LayerMeasurement, Precision
+from apss_jax.schema.layers import MoeMlp
 from apss_jax.schema.machine import DeviceState
 from apss_jax.schema.weights import Weight
+from apss_jax.units import TFLOP
 from profiler.budget import Budget
 from profiler.kernels import NotMeasurable, Shard
 from profiler.layers import DTYPES, Unit, unit_of
@@ -31,6 +33,7 @@ LARGEST_SHARE: Final = 1 / 30  # of the time left, for one pass: more points say
 # A rate so far above the datasheet's is a clock that stopped before the work was done.
 MOST_PEAK_FRACTION: Final = 1.05
 SCAN_COMPILATIONS: Final = 4.0  # what compiling both scans takes, in compilations of a point
+BACKWARD_PRODUCTS: Final = 2.0  # gradients of the input and of the weight
 PROCESS_S: Final = 15.0  # until a new process has its device
 PRODUCTS: Final = {"fp32": "highest", "tf32": "tensorfloat32"}
 NEEDS_SPACE: Final = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory")
@@ -116,12 +119,13 @@ class DeviceMeter:
             saved_bytes=self._saved_bytes(point, unit, passes),
             workspace_bytes=passes.workspace_bytes,
             peak_bytes=self._peak_bytes(point),
-            forward_flops=passes.forward_flops,
-            backward_flops=passes.backward_flops,
+            # Of grouped products the compiler counts every expert on every token.
+            forward_flops=None if _has_experts(point) else passes.forward_flops,
+            backward_flops=None if _has_experts(point) else passes.backward_flops,
             attention_kernel=self._kernel_of(point),
             state=self.state(),
         )
-        check_rate(row, self.peak_flops_per_s.get(point.precision))
+        check_rate(row, expected_flops(point), self.peak_flops_per_s.get(point.precision))
         return row
 
     def _prepared(self, point: Point) -> tuple[Passes, Unit | None]:
@@ -223,17 +227,25 @@ def _product_flops(weight: Weight, point: Point) -> float:
     return 2.0 * point.tokens * weight.multiplied_fraction * weight.num_parameters / shared
 
 
-def check_rate(row: LayerMeasurement, peak_flops_per_s: float | None) -> None:
-    """Raises `PointFailed` where a pass was faster than the device can compute."""
+def check_rate(row: LayerMeasurement, forward_flops: float, peak_flops_per_s: float | None) -> None:
+    """Raises `PointFailed` where a pass was faster than the device can compute.
+
+    `forward_flops` are the operations that the weights ask for; the backward pass has twice those.
+    """
     if peak_flops_per_s is None:
         return
     for name, flops, time_s in (
-        ("forward", row.forward_flops, row.forward_s),
-        ("backward", row.backward_flops, row.backward_s),
+        ("forward", forward_flops, row.forward_s),
+        ("backward", BACKWARD_PRODUCTS * forward_flops, row.backward_s),
     ):
-        if flops is not None and time_s and flops / time_s > MOST_PEAK_FRACTION * peak_flops_per_s:
-            rate, most = flops / time_s / 1e12, peak_flops_per_s / 1e12
+        if time_s and flops / time_s > MOST_PEAK_FRACTION * peak_flops_per_s:
+            rate, most = flops / time_s / TFLOP, peak_flops_per_s / TFLOP
             raise PointFailed(
                 f"its {name} pass would have run at {rate:.3g} TFLOP/s on a device of {most:.3g}: "
                 "the time is not that of the work"
             )
+
+
+def _has_experts(point: Point) -> bool:
+    layer = point.subject.shape.layer
+    return layer is not None and isinstance(layer.feed_forward, MoeMlp)

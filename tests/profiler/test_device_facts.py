@@ -61,9 +61,10 @@ def test_unified_memory_comes_from_the_allocator(monkeypatch: pytest.MonkeyPatch
 
 
 def test_unified_memory_comes_from_the_host_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody tells, the host's memory is the device's, and marked as shared."""
+    """Where nobody tells, what the host has free is the device's, and marked as shared."""
     facts = _facts(monkeypatch, GB10)
-    assert (facts.memory_bytes, facts.shares_host_memory) == (host_memory_bytes(), True)
+    assert facts.shares_host_memory
+    assert facts.memory_bytes < host_memory_bytes()
 
 
 def test_a_slice_has_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +149,7 @@ def test_an_unknown_card_keeps_its_name() -> None:
 
 def test_memory_without_meminfo_is_unknown(tmp_path: Path) -> None:
     """Another operating system: None, never 0."""
-    assert host_memory_bytes(tmp_path / "none") is None
+    assert host_memory_bytes(file=tmp_path / "none") is None
 
 
 def test_the_dependency_is_the_maintained_package() -> None:

@@ -10,6 +10,7 @@ import pytest
 from builders import tiny_layer
 
 from apss_jax.schema.cluster import LayerShape
+from apss_jax.schema.layers import Layer, MoeMlp
 from profiler.kernels import Shard
 from profiler.layers import Unit, unit_of
 from profiler.meter import DeviceMeter, PointFailed, check_rate
@@ -170,10 +171,18 @@ def test_uncounted_work_is_refused() -> None:
         check_work("it", None, 100.0)
 
 
+def test_experts_have_no_count_of_the_compiler() -> None:
+    """It counts every expert on every token; a rate from that would be eight times too high."""
+    experts = MoeMlp(num_experts=8, experts_per_token=1, expert_intermediate_size=16)
+    shape = LayerShape(part="layer", hidden_size=8, layer=Layer(feed_forward=experts, num_norms=1))
+    row = _meter().measure(Point(Subject("it", shape, 0), seq_len=16, precision="fp32"))
+    assert (row.forward_flops, row.backward_flops) == (None, None)
+
+
 def test_a_rate_above_the_peak_is_refused() -> None:
     """2e12 operations in 0.034 s on a CPU (jax-ml/jax#4474) are 59 TFLOP/s: nobody waited."""
     row = _meter().measure(Point(LAYER, seq_len=64, precision="fp32"))
-    early = row.model_copy(update={"forward_flops": 2e12, "forward_s": 0.034})
+    early = row.model_copy(update={"forward_s": 0.034, "backward_s": 1.0})
     with pytest.raises(PointFailed, match=r"58\.8 TFLOP/s on a device of 0\.1"):
-        check_rate(early, 1e11)
-    check_rate(row, 1e15)
+        check_rate(early, 2e12, 1e11)
+    check_rate(early, 2e12, 1e15)
