@@ -90,7 +90,8 @@ def _collective(path: Path, match: re.Match[str], wanted: Wanted) -> LinkDatum:
     if not rows or rows[0] != ["data_size(MB)", "time(ms)"]:
         raise foreign(path, TOOL, "it has no columns data_size(MB) and time(ms)")
     pairs = sorted((_number(path, "size", r[0]), _number(path, "time", r[1])) for r in rows[1:])
-    samples = [_sample(MEGABYTE * size_mb, MS * time_ms) for size_mb, time_ms in pairs]
+    # Aceso rounds the smallest messages to 0 MB.
+    samples = [_sample(MEGABYTE * mb, MS * time_ms) for mb, time_ms in pairs if mb * time_ms > 0]
     _check_rate(path, samples, bus_fraction(operation, size))
     return LinkDatum(operation, wanted.group(size), samples=tuple(samples))
 
@@ -104,6 +105,7 @@ def _transfers(path: Path, wanted: Wanted) -> LinkDatum:
     samples = [
         _sample(MEGABYTE * size, MEGABYTE * size / (GIGABYTE * rate))
         for size, rate in zip(sizes, rates, strict=True)
+        if size * rate > 0
     ]
     _check_rate(path, samples, 1.0)
     return LinkDatum("send", wanted.group(2, strided="inter" in path.name), samples=tuple(samples))
@@ -115,7 +117,7 @@ def _sample(message_bytes: float, time_s: float) -> LinkSample:
 
 def _check_rate(path: Path, samples: Sequence[LinkSample], factor: float) -> None:
     rates = [factor * s.message_bytes / s.median_s for s in samples]
-    if not samples or max(rates) > FASTEST_BYTES_PER_S or max(rates) < 1e6:
+    if not rates or max(rates) > FASTEST_BYTES_PER_S or max(rates) < 1e6:
         rule = "gives rates that no link has: a unit is wrong"
         raise mistake("(whole file)", "", rule, "Give MB, ms and GB/s", file=str(path))
 

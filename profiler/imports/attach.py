@@ -9,7 +9,6 @@ from typing import Final
 
 from apss_jax.schema.cluster import (
     ClusterProfile,
-    DeviceType,
     LayerMeasurement,
     LayerShape,
     Link,
@@ -23,8 +22,8 @@ from profiler.fit import link_fit
 from profiler.imports.imported import Imported, LinkDatum, PartTime, Wanted
 from profiler.link_figures import latency_of, rate_of
 
-LEAST_OF_PEAK: Final = 0.002  # below, a time is in a smaller unit than it says
-MOST_OF_PEAK: Final = 1.1  # above, in a larger one
+LEAST_OF_PEAK: Final = 0.004  # of the precision's; below, a time is in a smaller unit than it says
+MOST_OF_PEAK: Final = 1.1  # of any precision's; above, in a larger one
 HEADROOM_TOKENS: Final = 128  # of a micro-batch, below which launching is all of the time
 
 
@@ -79,7 +78,7 @@ def _row(
         rule = "is needed: the files do not say it"
         raise mistake("--seq-len", "", rule, "Give it, as in --seq-len 2048")
     if part.part == "layer":
-        _check_plausible(part, wanted, model, length)
+        _check_plausible(part, wanted, model, length, precision)
     return LayerMeasurement(
         shape=shapes[part.part][0],
         device_type=wanted.device_type,
@@ -108,26 +107,26 @@ def _shapes(model: Model) -> dict[str, tuple[str, LayerShape]]:
     return {part: (f"{model.name} {part}", shape) for part, shape in parts.items()}
 
 
-def _check_plausible(part: PartTime, wanted: Wanted, model: Model, seq_len: int) -> None:
+def _check_plausible(
+    part: PartTime, wanted: Wanted, model: Model, seq_len: int, precision: Precision
+) -> None:
     """Raises `InputError` where a layer would be faster than its device, or absurdly slow."""
     tokens = part.point.micro_batch * seq_len
     hidden = model.hidden_size or 0
     weights = model.layers[0].layer.weights(hidden)
     parameters = sum(w.num_parameters for w in weights if not w.is_expert)
     flops = 2 * parameters * tokens / part.point.tensor_parallel
-    peak = _best_peak(wanted.cluster.device_types[wanted.device_type])
-    fraction = flops / part.forward_s / peak
-    if fraction > MOST_OF_PEAK or (fraction < LEAST_OF_PEAK and tokens > HEADROOM_TOKENS):
+    peaks = wanted.cluster.device_types[wanted.device_type].peak_flops_per_s
+    best = max(peaks.values())
+    fraction = flops / part.forward_s / best
+    least = LEAST_OF_PEAK * peaks.get(precision, best) / best
+    if fraction > MOST_OF_PEAK or (fraction < least and tokens > HEADROOM_TOKENS):
         rule = (
             f"would be {fraction:.3g} of the peak of {wanted.device_type} for a layer of "
             f"{model.name}: a unit is wrong, or the model or the device is another"
         )
         remedy = "Correct --model, --device, --seq-len or the file"
         raise mistake("forward_s", part.forward_s, rule, remedy, file=part.point.place)
-
-
-def _best_peak(device: DeviceType) -> float:
-    return max(device.peak_flops_per_s.values())
 
 
 def _point(row: LayerMeasurement) -> tuple[object, ...]:

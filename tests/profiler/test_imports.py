@@ -179,7 +179,7 @@ def test_aceso_operators_add_up_and_collectives_are_samples(tmp_path: Path) -> N
     lines += ["enc-attention-qkv,2000.0,4000.0", "enc-MLP-GEMM-1,3000.0,6000.0"]
     lines += ["final-layernorm,40.0,90.0", "gpt-post-process,4000.0,3000.0"]
     parts = _written(tmp_path, "gpt_350M_mbs2_tp2_algo0.csv", "\n".join(lines))
-    table = "data_size(MB),time(ms)\n64,1.0\n8,0.2\n"
+    table = "data_size(MB),time(ms)\n64,1.0\n8,0.2\n0,0.1\n"  # the last one is rounded to nothing
     link = _written(tmp_path, "prim_gpt_350M_all_gather_4gpus.csv", table)
     profile = import_profile("aceso", [parts, link], _wanted(precision=None))
     (layer,) = _layers(profile)
@@ -288,7 +288,12 @@ def test_real_reductions_on_a100_reach_what_is_known() -> None:
     ("tool", "files", "wanted", "rows"),
     [
         ("sailor", "sailor/sailor_planner_profiles/OPT-350/V100-16/profile.json", {}, 45),
-        ("metis", "metis_profile_data_samples/DeviceType.A100_tp*_bs*.json", {"layers": 8}, 27),
+        (
+            "metis",
+            "metis_profile_data_samples/DeviceType.A100_tp*_bs*.json",
+            {"layers": 8, "hidden": 4096},
+            27,
+        ),
         ("piper", "piper_inputs/bert32a100.json", {"layers": 32, "hidden": 1920}, 8),
         ("aceso", "aceso_eurosys_v100/gpt_350M_mbs*_tp*_algo0.csv", {}, 48),
         ("galvatron", "galvatron/9cf77a5*/*computation*.json", {"hidden": 4096}, None),
@@ -302,7 +307,9 @@ def test_real_profiles_are_read(
     model = _model(wanted.get("layers", 24), wanted.get("hidden", 1024))
     spec = "1x8xV100-SXM2-32GB" if "00-16" in files or "v100" in files else f"1x8x{A100}"
     length = 2048 if "350" in files else 512
-    profile = import_profile(tool, paths, _wanted(spec, model=model, seq_len=length))
+    precision = "fp32" if tool == "piper" else "fp16"  # as their tools run
+    wants = _wanted(spec, model=model, seq_len=length, precision=precision)
+    profile = import_profile(tool, paths, wants)
     assert rows is None or len(profile.measurements) == rows
     assert len(_layers(profile)) >= 1
 
