@@ -25,7 +25,6 @@ from profiler.timing import Stopwatch
 
 FORCED_DEVICES: Final = "--xla_force_host_platform_device_count"
 MEMORY_FRACTION: Final = "0.95"  # libraries beside JAX's allocator need the rest
-FLASH_PRECISIONS: Final = ("bf16", "fp16")
 CPU_STOPWATCH: Final = Stopwatch(repeats=7, warm_ups=1, statistic="least", runs_in_order=False)
 
 
@@ -86,7 +85,7 @@ def bench_at_hand(
     types = _all_types(local, facts, precision, context)
     owners = _owners(facts, context)
     meters = [
-        _meter(one, types[name], context, nvml, precision, peaks=peaks)
+        _meter(one, types[name], context, nvml, peaks=peaks)
         for one in local
         for name in types
         if owners.get(name) == one.number
@@ -190,7 +189,6 @@ def _meter(
     named: NamedType,
     context: MeasuringContext,
     nvml: Nvml | None,
-    precision: Precision,
     *,
     peaks: bool,
 ) -> DeviceMeter:
@@ -206,5 +204,5 @@ def _meter(
         peak=(lambda p, k: peak_in_own_process(p, k, device_index=index))
         if is_gpu and peaks and context.num_processes == 1
         else None,
-        attention_kernel="cudnn" if is_gpu and precision in FLASH_PRECISIONS else None,
+        attention_kernel="cudnn" if is_gpu else None,
     )

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import jax
 
-from apss_jax.schema.cluster import LayerMeasurement, Precision
+from apss_jax.schema.cluster import FULL, LayerMeasurement, Precision
 from apss_jax.schema.layers import MoeMlp
 from apss_jax.schema.machine import DeviceState
 from apss_jax.schema.weights import Weight
@@ -35,6 +35,7 @@ MOST_PEAK_FRACTION: Final = 1.05
 SCAN_COMPILATIONS: Final = 4.0  # what compiling both scans takes, in compilations of a point
 BACKWARD_PRODUCTS: Final = 2.0  # gradients of the input and of the weight
 PROCESS_S: Final = 15.0  # until a new process has its device
+XLA: Final = "xla"  # attention as the compiler writes it
 PRODUCTS: Final = {"fp32": "highest", "tf32": "tensorfloat32"}
 NEEDS_SPACE: Final = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory")
 
@@ -74,11 +75,12 @@ class DeviceMeter:
     peak_flops_per_s: dict[Precision, float]  # of the datasheet; empty where there is none
     state: StateFn = lambda: None
     peak: PeakFn | None = None
-    attention_kernel: str | None = None  # "cudnn" until it refuses
+    attention_kernel: str | None = None  # "cudnn" where the device may have it
     budget: Budget = field(default_factory=lambda: Budget.of_minutes(None))
     once_s: float = 0.0
     _compile_s: float = 0.0
     _peaked: set[str] = field(default_factory=set)
+    _refused: set[tuple[str, Precision]] = field(default_factory=set)  # by the attention kernel
     _kept_fraction: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
     def measure(self, point: Point) -> LayerMeasurement:
@@ -131,20 +133,21 @@ class DeviceMeter:
     def _prepared(self, point: Point) -> tuple[Passes, Unit | None]:
         if point.subject.shape.part == "optimizer":
             return _update_of(point), None
-        if self.attention_kernel is not None:
+        if self._kernel_of(point) not in (None, XLA):
             try:
                 return self._compiled(point)
             except (RuntimeError, ValueError, NotImplementedError) as error:
                 if any(word in str(error) for word in NEEDS_SPACE):
                     raise
-                self.attention_kernel = None  # it has no kernel for this device or head size
+                # It has no kernel for this head size or type; other shapes may still have one.
+                self._refused.add((point.subject.name, point.precision))
         return self._compiled(point)
 
     def _compiled(self, point: Point) -> tuple[Passes, Unit]:
         unit = unit_of(
             point.subject.shape,
             point.precision,
-            Shard(point.tensor_parallel, self.attention_kernel, point.recompute == "selective"),
+            Shard(point.tensor_parallel, self._flash(point), point.recompute == "selective"),
             point.micro_batch,
             point.seq_len,
         )
@@ -186,13 +189,19 @@ class DeviceMeter:
             return None
         start_s = self.budget.spent_s
         self._peaked.add(name)
-        found = self.peak(point, self.attention_kernel)
+        found = self.peak(point, self._flash(point))
         self.once_s += self.budget.spent_s - start_s
         return found
 
     def _kernel_of(self, point: Point) -> str | None:
+        """Returns what runs the attention of a point, None where it has none."""
         layer = point.subject.shape.layer
-        return None if layer is None or layer.mixer is None else self.attention_kernel or "xla"
+        return None if layer is None or layer.mixer is None else self._flash(point) or XLA
+
+    def _flash(self, point: Point) -> str | None:
+        """Returns the kernel to ask for: it takes 16-bit values alone."""
+        refused = (point.subject.name, point.precision) in self._refused
+        return None if refused or point.precision in FULL else self.attention_kernel
 
 
 def _update_of(point: Point) -> Passes:

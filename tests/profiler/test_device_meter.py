@@ -9,6 +9,7 @@ from builders import tiny_layer
 from apss_jax.schema.cluster import LayerShape
 from apss_jax.schema.layers import Layer
 from profiler.budget import Budget
+from profiler.kernels import NotMeasurable
 from profiler.meter import DeviceMeter, PointFailed
 from profiler.peaks import peak_of
 from profiler.points import Point, Subject
@@ -36,8 +37,23 @@ def meter(**changes: Any) -> DeviceMeter:
 def test_a_kernel_that_refuses_is_replaced() -> None:
     """NVIDIA's kernel is not for CPUs: XLA's runs in its place, and the file says so."""
     one = meter(attention_kernel="cudnn")
-    assert one.measure(point(ATTENTION)).attention_kernel == "xla"
-    assert one.attention_kernel is None
+    assert one.measure(point(ATTENTION, precision="bf16")).attention_kernel == "xla"
+    assert one.attention_kernel == "cudnn"  # another shape may have it
+
+
+def test_a_flash_kernel_is_not_asked_for_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes 16-bit values alone, and a refusal would cost a compilation."""
+    asked: list[str | None] = []
+
+    def noted(shape: LayerShape, precision: str, shard: Any, *rest: int) -> Any:
+        asked.append(shard.attention_kernel)
+        raise NotMeasurable(precision)
+
+    monkeypatch.setattr("profiler.meter.unit_of", noted)
+    for precision in ("fp32", "tf32", "bf16"):
+        with pytest.raises(PointFailed):
+            meter(attention_kernel="cudnn").measure(point(ATTENTION, precision=precision))
+    assert asked == [None, None, "cudnn"]
 
 
 def test_a_part_without_attention_names_no_kernel() -> None:
