@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -10,8 +9,10 @@ import typer
 
 from apss_jax.cli import layout_flags as flags
 from apss_jax.cli.layout_flags import LayoutTexts
+from apss_jax.cli.megatron_launch import MegatronLaunch
 from apss_jax.cli.options import (
     AsJson,
+    GpuName,
     MaybeCluster,
     MaybeModel,
     PrecisionName,
@@ -21,66 +22,35 @@ from apss_jax.cli.options import (
     Version,
 )
 from apss_jax.cli.plan_file import read_plan
+from apss_jax.cli.question import Question
 from apss_jax.cli.run import Answer, new_app, run_process
-from apss_jax.cli.subject import Subject, load_subject
+from apss_jax.cli.subject import Subject
 from apss_jax.cli.values import maybe_number, precision_named
-from apss_jax.schema.errors import InputError, Mistake, mistake
+from apss_jax.schema.errors import mistake
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from apss_jax.planning.inputs import Inputs
+    from apss_jax.schema.cluster import ClusterProfile
     from apss_jax.schema.layout import Layout
     from apss_jax.schema.plan import Estimate, Plan
 
 
-@dataclass(frozen=True)
-class Question:
-    """The question apart from the layout; empty or None for a flag that is not there."""
-
-    model: str
-    cluster: str
-    global_batch: int | None
-    seq_len: int | None
-    precision: str | None
-    stack: str | None
-
-    def missing(self) -> list[str]:
-        """Returns the flags without which there is no question."""
-        values = {
-            "--model": self.model,
-            "--cluster": self.cluster,
-            "--global-batch": self.global_batch,
-        }
-        return [flag for flag, value in values.items() if not value]
-
-    def subject(self) -> Subject:
-        """Returns the model and the cluster; raises `InputError`."""
-        return load_subject(self.model, self.cluster, self.stack)
-
-    def inputs(self) -> Inputs:
-        """Returns everything but the layout, with defaults filled in; raises `InputError`."""
-        from apss_jax.planning.inputs import gather_inputs
-
-        given = asdict(self)
-        return gather_inputs(given.pop("model"), given.pop("cluster"), **given)
-
-    def filled_from(self, plan: Plan) -> Question:
-        """Returns the question with the plan's own answers where a flag is not there."""
-        return Question(
-            model=self.model or plan.model or "",
-            cluster=self.cluster or plan.cluster or "",
-            global_batch=self.global_batch or plan.global_batch,
-            seq_len=self.seq_len or plan.seq_len,
-            precision=self.precision or plan.precision,
-            stack=self.stack or plan.stack,
-        )
+MEGATRON_HELP = (
+    "A launch script or file of arguments of Megatron, or the line itself, instead of the layout's "
+    "flags; model, batch and nodes are then its own unless given."
+)
+WHAT_IF_HELP = (
+    "Search too, and say what the best plan would gain. What would make a plan legal and fit is "
+    "said in any case.  [default: with --megatron-args]"
+)
 
 
 def estimate_command(
     *,
     model: MaybeModel = None,
     cluster: MaybeCluster = None,
+    gpu: GpuName = None,
     global_batch: Annotated[
         Text, typer.Option("--global-batch", metavar="N", help="Sequences per step.")
     ] = None,
@@ -108,6 +78,12 @@ def estimate_command(
     sequence_parallel: flags.SequenceParallel = None,
     schedule: flags.Schedule = None,
     split: flags.Split = None,
+    megatron_args: Annotated[
+        Text, typer.Option("--megatron-args", metavar="FILE", help=MEGATRON_HELP)
+    ] = None,
+    compare: Annotated[
+        bool | None, typer.Option("--what-if/--no-what-if", help=WHAT_IF_HELP, show_default=False)
+    ] = None,
     as_json: AsJson = False,
     version: Version = False,
 ) -> Answer:
@@ -117,7 +93,7 @@ def estimate_command(
     """
     question = Question(
         model=model or "",
-        cluster=cluster or "",
+        cluster=_cluster(cluster, gpu),
         global_batch=maybe_number("--global-batch", global_batch),
         seq_len=maybe_number("--seq-len", seq_len),
         precision=precision_named(precision),
@@ -126,9 +102,13 @@ def estimate_command(
     texts = LayoutTexts(
         tp, pp, dp, cp, ep, vpp, micro_batch, zero, recompute, sequence_parallel, schedule, split
     )
-    if plan is None:
-        return _answer_flags(question, texts)
-    return _answer_plan(question, plan, texts)
+    if megatron_args is not None:
+        _refuse_beside("--megatron-args", megatron_args, texts, plan)
+        return _answer_megatron(question, megatron_args, gpu, compare is not False)
+    if plan is not None:
+        _refuse_beside("--plan", plan, texts, None)
+        return _answer_plan(question, plan, bool(compare))
+    return _answer_flags(question, texts, bool(compare))
 
 
 def main() -> None:
@@ -136,46 +116,72 @@ def main() -> None:
     run_process(app)
 
 
-def _answer_plan(question: Question, path: str, texts: LayoutTexts) -> Answer:
-    if texts.given():
-        rule = f"cannot stand beside {', '.join(texts.given())}"
-        raise mistake("--plan", path, rule, "Give a plan file or the layout's flags, not both")
+def _cluster(name: str | None, gpu: str | None) -> str | ClusterProfile:
+    """Returns the cluster's name, or the cluster where only --gpu makes it one."""
+    if not name or gpu is None:
+        return name or ""
+    from apss_jax.importers.clusters import load_cluster
+
+    return load_cluster(name, gpu=gpu)
+
+
+def _refuse_beside(flag: str, value: str, texts: LayoutTexts, plan: str | None) -> None:
+    """Raises `InputError` where the layout is given in two ways."""
+    others = [*texts.given(), *(["--plan"] if plan is not None else [])]
+    if others:
+        rule = f"cannot stand beside {', '.join(others)}"
+        remedy = "Give a plan file, Megatron's arguments or the layout's flags, one of them"
+        raise mistake(flag, value, rule, remedy)
+
+
+def _answer_plan(question: Question, path: str, compare: bool) -> Answer:
     plan = read_plan(path)
-    return _answer(question.filled_from(plan), plan, split=None)
+    return _answer(question.filled_from(plan), plan, split=None, compare=compare)
 
 
-def _answer_flags(question: Question, texts: LayoutTexts) -> Answer:
+def _answer_flags(question: Question, texts: LayoutTexts, compare: bool) -> Answer:
     if not texts.given():
         remedy = "Add --plan P.json, or the layout: for example --tp 2 --pp 2"
         raise mistake("--plan", "", "is missing, and so is every flag of a layout", remedy)
     split = texts.layers()
     layout = texts.layout(num_devices=1)  # wrong flags are told before a cluster is read
-    _refuse_gaps(question)
+    question.refuse_gaps()
     if texts.dp is None:
         layout = texts.layout(question.subject().cluster.num_devices)
     if texts.sequence_parallel is None:
         layout = flags.with_usual_sequence_parallel(layout, question.inputs())
-    return _answer(question, layout, split=split)
+    return _answer(question, layout, split=split, compare=compare)
 
 
-def _answer(question: Question, plan: Plan | Layout, *, split: tuple[int, ...] | None) -> Answer:
-    _refuse_gaps(question)
+def _answer_megatron(question: Question, source: str, gpu: str | None, compare: bool) -> Answer:
+    launch = MegatronLaunch.read(source, question, gpu)
+    return _answer(
+        launch.question, launch.run.layout, split=launch.split, compare=compare, launch=launch
+    )
+
+
+def _answer(
+    question: Question,
+    plan: Plan | Layout,
+    *,
+    split: tuple[int, ...] | None,
+    compare: bool,
+    launch: MegatronLaunch | None = None,
+) -> Answer:
+    question.refuse_gaps()
     subject = question.subject()
     from apss_jax.cost.compilation import keep_compiled_programs
     from apss_jax.planning.estimate import estimate_plan
+    from apss_jax.planning.what_if import what_if
 
     keep_compiled_programs()
 
-    given = asdict(question)
-    estimate = estimate_plan(given.pop("model"), given.pop("cluster"), plan, split=split, **given)
+    estimate = estimate_plan(*subject, plan, split=split, **question.settings())
+    if launch is not None:
+        estimate = launch.judged(estimate)
+    found = what_if(question.inputs(), estimate, compare=compare)
+    estimate = estimate.model_copy(update={"what_if": found})
     return Answer(estimate.to_json(), partial(_show, estimate, subject))
-
-
-def _refuse_gaps(question: Question) -> None:
-    missing = question.missing()
-    if missing:
-        remedies = [Mistake(None, flag, "", "is missing", f"Add {flag}") for flag in missing]
-        raise InputError(remedies)
 
 
 def _show(estimate: Estimate, subject: Subject, console: Console) -> None:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
-from apss_jax.cli.figures import count, duration, interval, percent
+from rich.table import Table
+
+from apss_jax.cli.figures import count, duration, gib, interval, percent, significant
 from apss_jax.cli.tables import (
     breakdown_table,
     headline,
     heaviest,
     labelled,
     layout_lines,
+    new_table,
     occupancy,
     print_list,
     stage_table,
     workload_line,
 )
-from apss_jax.schema.plan import Estimate, Plan
+from apss_jax.schema.plan import Alternative, Estimate, Plan, WhatIf
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from apss_jax.schema.cluster import ClusterProfile
     from apss_jax.schema.model import Model
+
+SAME_SPEED: Final = 0.005  # difference below which a plan is called as fast
 
 
 def show_estimate(
@@ -43,9 +49,43 @@ def show_estimate(
     if plan.cost:
         console.print()
         console.print(breakdown_table(plan))
+    if estimate.what_if:
+        _show_what_if(estimate.what_if, console)
     print_list(console, "Remarks", plan.explanation)
     print_list(console, "Assumed", estimate.assumptions)
     print_list(console, "Warnings", estimate.warnings)
+
+
+def _show_what_if(found: WhatIf, console: Console) -> None:
+    """Prints the best plan, and what would make this one legal and fit."""
+    console.print()
+    if found.best is not None:
+        console.print(labelled("Best ", _gain(found.best)))
+    if found.changes:
+        console.print(_changes_table(found.changes))
+    elif found.best is None:
+        console.print(labelled("Best ", "no plan was found that is legal and fits"))
+
+
+def _gain(best: Alternative) -> str:
+    took = f"{duration(best.step_time_s)} per step with {best.change}"
+    if best.speedup is None:
+        return took
+    if abs(best.speedup - 1) < SAME_SPEED:
+        return f"{took}: as fast as this one"
+    return f"{took}: {significant(best.speedup)} times as fast as this one"
+
+
+def _changes_table(changes: Sequence[Alternative]) -> Table:
+    table = new_table(
+        "Smallest changes that are legal and fit", ("change",), ("step", "speed", "GiB", "P(OOM)")
+    )
+    for each in changes:
+        speed = "-" if each.speedup is None else f"{significant(each.speedup)}x"
+        memory = gib(each.memory_bytes)
+        chance = percent(each.oom_probability)
+        table.add_row(each.change, duration(each.step_time_s), speed, memory, chance)
+    return table
 
 
 def verdict(estimate: Estimate) -> list[tuple[str, str]]:

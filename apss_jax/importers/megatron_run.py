@@ -63,11 +63,11 @@ def run_of_arguments(given: MegatronArguments, num_devices: int) -> MegatronRun:
     )
 
 
-def devices_of_arguments(given: MegatronArguments) -> int | None:
-    """Returns nodes x processes of the launcher's own flags, None where they are not there."""
+def nodes_of_arguments(given: MegatronArguments) -> tuple[int, int] | None:
+    """Returns nodes and processes of each, from the launcher's flags; None where they lack."""
     per_node = given.maybe_size("--nproc-per-node", "--num-gpus")
     nodes = given.maybe_size("--nnodes", "--num-nodes")
-    return None if per_node is None else per_node * (nodes or 1)
+    return None if per_node is None else (nodes or 1, per_node)
 
 
 def _zero_stage(given: MegatronArguments) -> int:

@@ -6,6 +6,7 @@ makes of it, because old ones build a smaller model without a word.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -34,13 +35,25 @@ class ArgumentRule:
     source: str
 
 
-def argument_violations(given: MegatronArguments) -> tuple[Violation, ...]:
-    """Returns every rule that the arguments break; all of them at once."""
-    return tuple(
+def argument_violations(
+    given: MegatronArguments, num_devices: int | None = None
+) -> tuple[Violation, ...]:
+    """Returns every rule that the arguments break, on so many devices; all of them at once."""
+    found = [
         Violation(rule=rule.name, message=f"{reason} ({rule.source})")
         for rule in ARGUMENT_RULES
         for reason in rule.reasons(given)
-    )
+    ]
+    return tuple([*found, *_world(given, num_devices)])
+
+
+def _world(given: MegatronArguments, num_devices: int | None) -> Iterator[Violation]:
+    """Yields the rule that degrees divide the world, from which the data degree follows."""
+    degrees = [given.size(flag, 1) for flag in (names.TENSOR, names.PIPELINE, names.CONTEXT)]
+    if num_devices is not None and num_devices % math.prod(degrees):
+        shown = " x ".join(map(str, degrees))
+        reason = f"{num_devices} devices cannot be divided by tensor x pipeline x context = {shown}"
+        yield Violation(rule="world", message=f"{reason} ({ARGUMENTS})")
 
 
 def _uneven(given: MegatronArguments) -> bool:

@@ -115,6 +115,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_text(path: Path, name: str) -> str:
+    """Returns the UTF-8 text of a file of at most 64 MiB; raises `InputError`."""
     try:
         if path.is_dir():
             raise mistake("(path)", name, "is a directory", "Name a file", file=name)

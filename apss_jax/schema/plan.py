@@ -154,6 +154,35 @@ class SearchResult(Document):
         return {"schema": self.SCHEMA, **data}
 
 
+class Alternative(Part):
+    """Another plan beside the one that was asked about, and what it would be like."""
+
+    change: str  # in words
+    tensor_parallel: Degree
+    pipeline_parallel: Degree
+    data_parallel: Degree
+    context_parallel: Degree
+    expert_parallel: Degree
+    virtual_stages: Degree
+    micro_batch: Count
+    zero_stage: Literal[0, 1, 2, 3]
+    sequence_parallel: bool
+    recompute: Recompute
+    schedule: ScheduleName
+    split: tuple[NonNegativeInt, ...]  # layers of each virtual stage, in model order
+    step_time_s: float
+    speedup: float | None  # step time asked about over this one; None where that is not known
+    memory_bytes: float  # of the fullest device
+    oom_probability: float  # of the same
+
+
+class WhatIf(Part):
+    """What else could be run in place of a plan."""
+
+    best: Alternative | None  # the first plan of a search; None where none fits, or none was made
+    changes: tuple[Alternative, ...] = ()  # the smallest that are legal and fit, fastest first
+
+
 class Estimate(Document):
     """The answer to 'does this plan run, does it fit, how fast'."""
 
@@ -164,8 +193,11 @@ class Estimate(Document):
     plan: Plan
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    what_if: WhatIf | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the estimate as JSON data with every key of the contract."""
         data = self.model_dump(mode="json")
+        if self.what_if is None:
+            del data["what_if"]
         return {"schema": self.SCHEMA, **data, "plan": self.plan.to_json()}

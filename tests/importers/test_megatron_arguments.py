@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from apss_jax.importers.megatron_arguments import read_megatron_arguments
 from apss_jax.importers.megatron_model import model_of_arguments, padded_vocab
 from apss_jax.importers.megatron_run import (
-    devices_of_arguments,
+    nodes_of_arguments,
     run_of_arguments,
     split_of_arguments,
 )
@@ -61,7 +61,7 @@ def test_a_script_is_read(tmp_path: Path) -> None:
     arguments = read_megatron_arguments(_script(tmp_path))
     assert arguments.size("--num-layers", 0) == 32
     assert arguments.flags["--bf16"] == ()
-    assert devices_of_arguments(arguments) == 16
+    assert nodes_of_arguments(arguments) == (2, 8)
 
 
 def test_the_model_of_a_script_has_the_known_size(tmp_path: Path) -> None:
