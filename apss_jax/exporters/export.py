@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apss_jax import __version__
+from apss_jax.importers.megatron_model import padded_vocab
 from apss_jax.legality.framework_rules import FrameworkRule, Refusal
 from apss_jax.legality.launch import Launch
 
@@ -68,6 +69,14 @@ def summary(launch: Launch) -> str:
     )
     layers = ",".join(map(str, launch.split))
     return f"Plan: {degrees} on {launch.world} devices; layers {layers}"
+
+
+def vocab_rows(launch: Launch) -> int | None:
+    """Returns the rows of the token table, padded so that the tensor ranks cut them evenly."""
+    embedding = launch.model.embedding if launch.model else None
+    if embedding is None:
+        return None
+    return padded_vocab(embedding.vocab_size, 1, launch.plan.tensor_parallel)
 
 
 def commented(lines: Sequence[str], mark: str = "#") -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from apss_jax.exporters.export import Export, Exporter, commented, header
+from apss_jax.exporters.export import Export, Exporter, commented, header, vocab_rows
 from apss_jax.legality.framework_limits import JAX
 from apss_jax.legality.launch import Launch
 
@@ -50,6 +50,7 @@ def write_jax(launch: Launch) -> Export:
         plan.tensor_parallel,
     )
     stages = [[(c.first_layer, c.num_layers) for c in stage.chunks] for stage in plan.stages]
+    rows = vocab_rows(launch)
     lines = [f'    "{name}": P{axes!r},' for name, axes in specs(launch).items()]
     module = f'''{commented(header("JAX", VERSION, launch, NOTES))}
 """The mesh of the plan, which layers each stage holds, and how arrays are cut."""
@@ -64,6 +65,7 @@ SHAPE = {shape!r}
 DEVICES = {list(launch.ranks)!r}  # of every rank, in the order of SHAPE
 STAGES = {stages!r}  # (first layer, layers) of each chunk
 NUM_LAYERS = {launch.num_layers}
+VOCAB_ROWS = {rows!r}  # a multiple of the tensor ranks, which cut them; None: not known
 EXPERT_PARALLEL = {plan.expert_parallel}
 MICRO_BATCH = {plan.micro_batch}  # sequences of one data rank
 NUM_MICRO_BATCHES = {plan.num_micro_batches}

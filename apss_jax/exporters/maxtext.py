@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, Final
 
-from apss_jax.exporters.export import Export, Exporter, commented, header, yaml_text
+from apss_jax.exporters.export import Export, Exporter, commented, header, vocab_rows, yaml_text
 from apss_jax.legality.framework_limits import MAXTEXT, pattern_of
 from apss_jax.legality.launch import Launch
 from apss_jax.schema.layers import Attention, DenseMlp, LatentAttention
@@ -107,10 +107,17 @@ def architecture(launch: Launch) -> tuple[dict[str, Any], list[str]]:
             "holds a local and a global layer, and the vocabulary is padded."
         )
     if known is not None:
-        return {"model_name": known}, notes
+        return {"model_name": known, **_padded(launch)}, notes
     if model is None:
         return {}, ["The model is not at hand: set model_name or its sizes."]
     return dict(_sizes(model, launch)), notes
+
+
+def _padded(launch: Launch) -> dict[str, Any]:
+    """Returns a vocabulary that the tensor ranks divide, where the model's own is none."""
+    rows = vocab_rows(launch)
+    own = launch.model.embedding.vocab_size if launch.model and launch.model.embedding else rows
+    return {} if rows == own else {"override_model_config": True, "vocab_size": rows}
 
 
 def _sizes(model: Model, launch: Launch) -> Iterator[tuple[str, Any]]:
@@ -137,8 +144,7 @@ def _sizes(model: Model, launch: Launch) -> Iterator[tuple[str, Any]]:
         yield "num_experts", launch.experts.num_experts
         yield "num_experts_per_tok", launch.experts.experts_per_token
         yield "base_moe_mlp_dim", launch.experts.expert_intermediate_size
-    if model.embedding is not None:
-        yield "vocab_size", model.embedding.vocab_size
+    yield "vocab_size", vocab_rows(launch)
     yield "logits_via_embedding", model.head.tied
 
 
