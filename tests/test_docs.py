@@ -11,6 +11,7 @@ DOCUMENTS = [
     "docs/architecture.md",
     "docs/calibration.md",
     "docs/cost-model.md",
+    "docs/dpsn.md",
     "docs/glossary.md",
     "docs/links.md",
     "docs/trial.md",

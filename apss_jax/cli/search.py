@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from apss_jax.schema.cluster import ClusterProfile
     from apss_jax.schema.plan import SearchResult
 
-SOLVERS: Final = ("exact", "uniform", "balanced")
+SOLVERS: Final = ("dpsn", "exact", "uniform", "balanced")
+SOLVER_HELP = (
+    "How layers are cut: dpsn (the network, beside the exact solver), exact, uniform or balanced."
+)
 PIN_HELP = (
     "Keep a degree fixed, as in --pin tp=8 or --pin tp=4,8; repeats. Keys: tp pp dp cp ep vpp mbs "
     "zero recompute sp schedule."
@@ -54,10 +57,7 @@ def search_command(
     precision: PrecisionName = None,
     stack: StackName = None,
     solver: Annotated[
-        str,
-        typer.Option(
-            "--solver", metavar="NAME", help="How layers are cut: exact, uniform or balanced."
-        ),
+        str, typer.Option("--solver", metavar="NAME", help=SOLVER_HELP)
     ] = defaults.SOLVER,
     pin: Annotated[
         list[str] | None, typer.Option("--pin", metavar="KEY=VALUE", help=PIN_HELP)

@@ -25,7 +25,8 @@ from apss_jax.schema.stack import Stack
 from apss_jax.schema.tables import COMM_KINDS, UnitTable
 
 PerStageUnit = Float[np.ndarray, "stages units"]
-SOLVERS = ("exact", "balanced", "uniform")
+# The network is asked where plans are refined: what leads is found by the exact solver.
+SOLVERS = ("dpsn", "exact", "balanced", "uniform")
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ plan is worse for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,14 +71,18 @@ class Found:
 def refined(inputs: Inputs, tables: CostTables, found: Found, count: int, solver: str) -> Shown:
     """Returns the best choices after a search of their own, best first.
 
-    Cuts of other solvers than the exact one stay as they are: they are asked for to compare.
+    Cuts of rules stay as they are: they are asked for to compare. The network's come beside all
+    that the exact solver gets.
     """
-    if solver != "exact" or not found.fits.any():
+    if solver not in ("exact", "dpsn") or not found.fits.any():
         return found.best(count)
     is_mixed = len(np.unique(inputs.topology.group)) > 1
     lead = found.best(max(count, MIXED_PLANS) if is_mixed else count)
     finder = Finder(inputs, tables)
     others = [finder.others(choice) for choice in lead.choices]
+    if solver == "dpsn":
+        proposed = finder.proposed(lead.choices)
+        others = [own + more for own, more in zip(others, proposed, strict=True)]
     tried = [other for own in others for other in own]
     if not tried:
         return found.best(count)
@@ -123,13 +128,40 @@ class Finder:
             return []
         found = [Other(self._cutter.evened(choice, self._tables), 0.0)]
         layout = choice.layout
-        is_uneven = self._is_mixed or layout.virtual_stages > 1
-        if is_uneven and layout.schedule != "gpipe":
+        if self._is_uneven(choice):
             found.append(Other(self._recut(choice), GAIN_FRACTION))
         if self._is_mixed and layout.schedule == "1f1b":
             moved = self._arranged(choice)
             found += [] if moved is None else [Other(moved, GAIN_FRACTION)]
         return found
+
+    def proposed(self, choices: Sequence[Choice]) -> list[list[Other]]:
+        """Returns for each choice the same layout with cuts from the network, if there are any.
+
+        It is asked where the schedule matters, as the compiled search is.
+        """
+        found: list[list[Other]] = [[] for _ in choices]
+        rows = [row for row, choice in enumerate(choices) if self._is_uneven(choice)]
+        if not rows:
+            return found
+        from apss_jax.planning.proposals import proposed_cuts
+
+        tables = {row: self._tables.by_setting[choices[row].layout.setting] for row in rows}
+        pipelines = [
+            pipeline_of(self._cutter, _candidate(choices[row]), tables[row]) for row in rows
+        ]
+        known = [choices[row].offsets[1:-1] - 1 for row in rows]
+        for row, cuts in zip(rows, proposed_cuts(pipelines, known), strict=True):
+            if cuts is not None:
+                recut = replace(choices[row], offsets=offsets_of(cuts, tables[row]))
+                found[row] = [Other(recut, GAIN_FRACTION)]
+        return found
+
+    def _is_uneven(self, choice: Choice) -> bool:
+        """Tells whether the schedule sees more than the closed form does."""
+        layout = choice.layout
+        is_uneven = self._is_mixed or layout.virtual_stages > 1
+        return is_uneven and layout.schedule != "gpipe" and choice.num_pieces > 1
 
     def _recut(self, choice: Choice) -> Choice:
         table = self._tables.by_setting[choice.layout.setting]

@@ -45,7 +45,7 @@ def search_plans(
     seq_len: int | None = None,
     precision: str | None = None,
     stack: Stack | str | None = None,
-    solver: str = "exact",
+    solver: str = "dpsn",
     pins: Mapping[str, Sequence[object]] | None = None,
     top: int = 5,
     progress: Progress = lambda _: None,

@@ -85,19 +85,19 @@ def drawn_ends(
     return jax.vmap(one)(chains, keys)
 
 
-@partial(jax.jit, static_argnums=(0, 4))
+@partial(jax.jit, static_argnums=(0, 4), compiler_options=QUICKLY)
 def proposals(
-    config: NetworkConfig, params: Params, chains: Chain, key: jax.Array, count: int
+    config: NetworkConfig, params: Params, chains: Chain, keys: jax.Array, count: int
 ) -> Int[jax.Array, "batch samples stages"]:
-    """Returns the most likely partition and `count - 1` that are drawn, from one encoding."""
+    """Returns the most likely partition and `count` that are drawn, from one encoding."""
 
     def one(chain: Chain, key: jax.Array) -> jax.Array:
         own = links(config, params, chain)
-        more = drawn(own, values_to_go(own, is_best=False), key, count - 1)
+        more = drawn(own, values_to_go(own, is_best=False), key, count)
         places = jax.numpy.concatenate([most_likely(own)[None], more])
         return offsets_of(chain, places)
 
-    return jax.vmap(one)(chains, jax.random.split(key, len(chains.num_layers)))
+    return jax.vmap(one)(chains, keys)
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=QUICKLY)
@@ -190,8 +190,11 @@ def _decoded_part(
 ) -> Int[np.ndarray, "batch samples stages"]:
     rows = np.minimum(np.arange(start, start + size), len(chains.num_layers) - 1)
     part = jax.tree.map(lambda values: values[rows], chains)
-    found = [np.asarray(most_likely_ends(config, params, part))[:, None]]
-    for more in range(0, samples - 1, DRAWN_AT_ONCE):
+    if samples == 1:
+        return np.asarray(most_likely_ends(config, params, part))[:, None]
+    keys = _keys(seed, 0, start, size)
+    found = [np.asarray(proposals(config, params, part, keys, DRAWN_AT_ONCE))]
+    for more in range(DRAWN_AT_ONCE, samples - 1, DRAWN_AT_ONCE):
         keys = _keys(seed, more, start, size)
         found.append(np.asarray(drawn_ends(config, params, part, keys, DRAWN_AT_ONCE)))
     return np.concatenate(found, axis=1)[:, :samples]

@@ -164,8 +164,8 @@ def _scored_set(
     rng: np.random.Generator,
 ) -> tuple[Int[np.ndarray, "_ samples stages"], Float[np.ndarray, "_ samples"]]:
     """Returns what the network drew, the elites, their neighbours and rules, with their gaps."""
-    key = jax.random.key(int(rng.integers(1 << 31)))
-    drawn = proposals(config.network, params, shared_out(chain), key, config.samples)
+    keys = jax.random.split(jax.random.key(int(rng.integers(1 << 31))), len(rows))
+    drawn = proposals(config.network, params, shared_out(chain), keys, config.samples - 1)
     elites = pool.elite_ends[rows]
     near = neighbours(elites, chain.num_pieces, 6, rng)
     ends = np.concatenate(

@@ -1,0 +1,62 @@
+"""Cuts that the partitioning network proposes for layouts, then searched on by the schedule."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from jaxtyping import Int64
+
+from apss_jax.partitioning.pipeline import PipelineInstance, offsets_of
+from apss_jax.partitioning.refinement import improved
+from apss_jax.policy.batched import decoded
+from apss_jax.policy.chains import SIZES, chains_of, size_for
+from apss_jax.policy.weights import shipped_policy
+
+SAMPLES: Final = 16
+"""Partitions that the network proposes for a layout, the likeliest first."""
+
+SEARCH_BUDGET: Final = 400
+"""Simulated steps of the search from the best of them."""
+
+_LEAST_PIECES: Final = 16
+
+Cuts = Int64[np.ndarray, "_"]
+
+
+def proposed_cuts(
+    pipelines: Sequence[PipelineInstance], known: Sequence[Cuts]
+) -> list[Cuts | None]:
+    """Returns for each pipeline the best of what is known and proposed, after a search from it.
+
+    None where there is nothing to propose: one piece, more than the network takes, or memory that
+    no partition fits when a stage's chunks share it equally.
+    """
+    found: list[Cuts | None] = [None] * len(pipelines)
+    by_size: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for row, pipeline in enumerate(pipelines):
+        if 1 < pipeline.num_pieces <= SIZES[-1][0]:
+            # Few pieces share the program of more: compiling another takes longer than padding.
+            by_size[size_for(max(pipeline.num_pieces, _LEAST_PIECES))].append(row)
+    for size, rows in by_size.items():
+        some = [pipelines[row] for row in rows]
+        own = [known[row] for row in rows]
+        chains, is_feasible = chains_of(some, is_simulated=True, references=own, size=size)
+        policy = shipped_policy()
+        ends = decoded(policy.config, policy.params, chains, samples=SAMPLES, seed=0)
+        for place in np.flatnonzero(is_feasible).tolist():
+            cuts = ends[place, :, : some[place].num_pieces - 1].astype(np.int64) - 1
+            tried = np.concatenate([own[place][None], cuts])
+            found[rows[place]] = _searched(some[place], tried)
+    return found
+
+
+def _searched(pipeline: PipelineInstance, cuts: Int64[np.ndarray, "samples cuts"]) -> Cuts:
+    """Returns the cuts that a search finds from the best of some, by the simulated step."""
+    flow, offsets = pipeline.flow(), offsets_of(cuts, pipeline.num_layers)
+    step_s, _ = improved(flow, offsets, 1, 0)
+    best = offsets[step_s.argmin()][None].copy()
+    improved(flow, best, SEARCH_BUDGET, 0)
+    return best[0, 1:-1] - 1
