@@ -108,7 +108,9 @@ def _smallest(fits: Callable[[int], bool], most: int) -> int | None:
 def _enlarged(cluster: ClusterProfile, extra: int) -> ClusterProfile:
     last = cluster.nodes[-1]
     larger = last.model_copy(update={"count": last.count + extra})
-    return cluster.model_copy(update={"nodes": (*cluster.nodes[:-1], larger)})
+    # A copy would keep the counts of the smaller cluster.
+    kept = {name: getattr(cluster, name) for name in ClusterProfile.model_fields}
+    return ClusterProfile(**{**kept, "nodes": (*cluster.nodes[:-1], larger), "hosts": ()})
 
 
 def _longest_sequence(inputs: Inputs, pins: Pins) -> int | None:
