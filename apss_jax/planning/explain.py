@@ -45,6 +45,8 @@ def explain_ranked(plan: Plan, others: Sequence[Plan], inputs: Inputs) -> tuple[
     rival = next((other for other in others if other.rank != plan.rank), None)
     if rival is not None and plan.cost and rival.cost:
         said.append(_rival_sentence(plan, rival))
+        if plan.rank > rival.rank:
+            said.append(_winning_sentence(plan, rival))
     return tuple(said)
 
 
@@ -55,11 +57,12 @@ def _time_sentence(plan: Plan) -> str:
     step_s = plan.cost.step_time_s
     named = sorted(parts.items(), key=lambda item: -item[1])
     said = [
-        f"{_percent(value / step_s)} {PART_NAMES[name]}"
+        f"{percent(value / step_s)} {PART_NAMES[name]}"
         for name, value in named
         if value / step_s >= NAMED_SHARE
     ]
-    return f"the step's {step_s:.3g} s on the busiest stage: {', '.join(said)}"
+    bound = PART_NAMES[named[0][0]]
+    return f"bound by {bound}: of {step_s:.3g} s on the busiest stage {', '.join(said)}"
 
 
 def _memory_sentence(plan: Plan) -> str:
@@ -72,7 +75,7 @@ def _memory_sentence(plan: Plan) -> str:
                   key=lambda name: getattr(need, name))  # fmt: skip
     sentence = (
         f"stage {index} needs most memory: {need.total / GIB:.1f} of "
-        f"{need.capacity / GIB:.1f} GiB ({_percent(share)}), mostly {largest}"
+        f"{need.capacity / GIB:.1f} GiB ({percent(share)}), mostly {largest}"
     )
     if share > 1:
         return f"{sentence}; that is more than there is"
@@ -81,7 +84,8 @@ def _memory_sentence(plan: Plan) -> str:
     return sentence
 
 
-def _percent(fraction: float, decimals: int = 0) -> str:
+def percent(fraction: float, decimals: int = 0) -> str:
+    """Returns a share in percent."""
     return f"{100 * fraction:.{decimals}f} %"
 
 
@@ -91,7 +95,7 @@ def _pace_sentences(plan: Plan) -> list[str]:
         return []
     slow, fast = max(times), min(times)
     if slow / fast < 1 + NAMED_SHARE:
-        return [f"stages are balanced within {_percent(slow / fast - 1, decimals=1)}"]
+        return [f"stages are balanced within {percent(slow / fast - 1, decimals=1)}"]
     return [
         f"stage {times.index(slow)} sets the pace with {slow / MS:.1f} ms for each micro-batch; "
         f"stage {times.index(fast)} needs {fast / MS:.1f} ms"
@@ -113,7 +117,7 @@ def _trust_sentences(plan: Plan) -> list[str]:
     if measured >= 1.0 - NAMED_SHARE:
         return ["layer times are measured"]
     return [
-        f"{_percent(1.0 - measured)} of the compute time is computed from datasheets, not measured"
+        f"{percent(1.0 - measured)} of the compute time is computed from datasheets, not measured"
     ]
 
 
@@ -121,11 +125,12 @@ def _rival_sentence(plan: Plan, rival: Plan) -> str:
     assert plan.cost is not None and rival.cost is not None
     mine_s, theirs_s = plan.cost.step_time_s, rival.cost.step_time_s
     change = _differences(plan, rival) or "another order of devices or cuts"
-    where = _largest_change(plan, rival)
+    part, change_s = largest_change(plan, rival)
+    where = f"the largest change: {PART_NAMES[part]} ({change_s:+.3g} s)"
     if theirs_s >= mine_s:
-        longer = _percent(theirs_s / mine_s - 1.0, decimals=1)
+        longer = percent(theirs_s / mine_s - 1.0, decimals=1)
         return f"rank {rival.rank} ({change}) takes {longer} longer; {where}"
-    slower = _percent(mine_s / theirs_s - 1.0, decimals=1)
+    slower = percent(mine_s / theirs_s - 1.0, decimals=1)
     return f"{slower} slower than rank {rival.rank} ({change}); {where}"
 
 
@@ -138,11 +143,29 @@ def _differences(plan: Plan, rival: Plan) -> str:
     return ", ".join(said)
 
 
-def _largest_change(plan: Plan, rival: Plan) -> str:
+def largest_change(plan: Plan, rival: Plan) -> tuple[str, float]:
+    """Returns the part that differs most in the direction of the step, and by how many seconds."""
     assert plan.cost is not None and rival.cost is not None
     mine, theirs = plan.cost.breakdown_s.model_dump(), rival.cost.breakdown_s.model_dump()
     slower = rival.cost.step_time_s >= plan.cost.step_time_s
     sign = 1.0 if slower else -1.0
     name = max(mine, key=lambda part: sign * (theirs[part] - mine[part]))
-    change_s = theirs[name] - mine[name]
-    return f"the largest change: {PART_NAMES[name]} ({change_s:+.3g} s)"
+    return name, theirs[name] - mine[name]
+
+
+def _winning_sentence(plan: Plan, first: Plan) -> str:
+    """Returns what a plan would have to save to be first, as shares of its parts."""
+    assert plan.cost is not None and first.cost is not None
+    gap_s = plan.cost.step_time_s - first.cost.step_time_s
+    if gap_s <= 0:
+        return "it is as fast as rank 1; the order of costing decides"
+    parts = plan.cost.breakdown_s.model_dump()
+    enough = sorted((gap_s / value, name) for name, value in parts.items() if value > gap_s)
+    said = " or ".join(f"{percent(share, 1)} of its {_short(name)}" for share, name in enough[:3])
+    share = percent(gap_s / plan.cost.step_time_s, 1)
+    said = said or "no single part is as long"
+    return f"to win it would have to save {gap_s:.3g} s ({share}): {said}"
+
+
+def _short(name: str) -> str:
+    return PART_NAMES[name].removeprefix("the ").partition(" (")[0]

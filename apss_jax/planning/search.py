@@ -12,12 +12,14 @@ from apss_jax.planning.documents import PlanWriter
 from apss_jax.planning.explain import explain_ranked
 from apss_jax.planning.inputs import Inputs, gather_inputs
 from apss_jax.planning.lineup import Lineup
+from apss_jax.planning.neighbours import neighbour_sentences, neighbours_of
 from apss_jax.planning.refinement import Found, Shown, refined
 from apss_jax.planning.rounds import Rounds
 from apss_jax.planning.shortfall import find_shortfall
 from apss_jax.planning.shortlist import require_legal, shortlist
 from apss_jax.planning.tables import CostTables, cost_tables
 from apss_jax.schema.cluster import ClusterProfile
+from apss_jax.schema.detail import Neighbour
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.model import Model
 from apss_jax.schema.plan import Plan, SearchCounts, SearchResult
@@ -128,9 +130,15 @@ def _plans(writer: PlanWriter, shown: Shown, inputs: Inputs) -> list[Plan]:
         writer.plan(choice, shown.costs, row, rank=row + 1)
         for row, choice in enumerate(shown.choices)
     ]
-    return [
-        plan.model_copy(update={"explanation": explain_ranked(plan, bare, inputs)}) for plan in bare
-    ]
+    beside = neighbours_of(inputs, bare)
+    return [_explained(plan, bare, beside, inputs) for plan in bare]
+
+
+def _explained(
+    plan: Plan, plans: Sequence[Plan], beside: Sequence[Neighbour], inputs: Inputs
+) -> Plan:
+    said = explain_ranked(plan, plans, inputs) + neighbour_sentences(beside, plan.rank)
+    return plan.model_copy(update={"explanation": said})
 
 
 def _counts(chosen: Candidates, found: Found, clock: Clock) -> SearchCounts:

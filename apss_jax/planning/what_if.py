@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import permutations
 from typing import Final
 
@@ -12,21 +12,15 @@ import numpy as np
 from apss_jax.legality.check import violations
 from apss_jax.legality.facts import Facts, facts_of
 from apss_jax.legality.plan_check import layout_of
-from apss_jax.planning.costing import cost_choices
-from apss_jax.planning.cutting import Candidate, Cutter
-from apss_jax.planning.documents import PlanWriter
-from apss_jax.planning.explain import DEGREES
 from apss_jax.planning.inputs import Inputs
-from apss_jax.planning.placement import assign_devices, device_orders, place
 from apss_jax.planning.search import Clock, search_inputs
-from apss_jax.planning.tables import cost_tables
+from apss_jax.planning.variants import change_words, costed, differences, mended
 from apss_jax.schema.layout import RECOMPUTE, Layout
 from apss_jax.schema.plan import Alternative, Estimate, Plan, WhatIf
 
 SHOWN: Final = 5  # changes that are named
 MOST_PAIRS: Final = 96  # pairs of changes that are costed, where no single one is enough
 TRADED: Final = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
-WORDS: Final = {**DEGREES, "sequence_parallel": "sequence parallel", "schedule": "schedule"}
 
 
 def what_if(inputs: Inputs, estimate: Estimate, *, compare: bool) -> WhatIf | None:
@@ -73,9 +67,9 @@ def _changed(layout: Layout) -> Iterator[Layout]:
     if layout.data_parallel * layout.context_parallel > 1:
         for stage in range(layout.zero_stage + 1, 4):
             yield replace(layout, zero_stage=stage)
-    yield _mended(replace(layout, sequence_parallel=not layout.sequence_parallel))
+    yield mended(replace(layout, sequence_parallel=not layout.sequence_parallel))
     if layout.virtual_stages > 1:
-        yield _mended(replace(layout, virtual_stages=1))
+        yield mended(replace(layout, virtual_stages=1))
     yield from _traded(layout)
 
 
@@ -85,19 +79,7 @@ def _traded(layout: Layout) -> Iterator[Layout]:
         degree = getattr(layout, down)
         if degree % 2 == 0:
             values = {up: 2 * getattr(layout, up), down: degree // 2}
-            yield _mended(replace(layout, **values))
-
-
-def _mended(layout: Layout) -> Layout:
-    """Returns the layout with switches that its degrees leave no sense turned off."""
-    chunks = layout.virtual_stages if layout.pipeline_parallel > 1 else 1
-    usual = "1f1b" if layout.schedule == "interleaved_1f1b" else layout.schedule
-    return replace(
-        layout,
-        sequence_parallel=layout.sequence_parallel and layout.tensor_parallel > 1,
-        virtual_stages=chunks,
-        schedule="interleaved_1f1b" if chunks > 1 else usual,
-    )
+            yield mended(replace(layout, **values))
 
 
 def _fitting(
@@ -110,45 +92,8 @@ def _fitting(
     start = layout_of(present)
     kinds: dict[frozenset[str], Plan] = {}
     for plan in plans:
-        kinds.setdefault(frozenset(_differences(start, layout_of(plan))), plan)
+        kinds.setdefault(frozenset(differences(start, layout_of(plan))), plan)
     return tuple(_alternative(plan, present) for plan in kinds.values())
-
-
-def costed(inputs: Inputs, layouts: Sequence[Layout]) -> list[Plan]:
-    """Returns the plans of legal layouts on the usual order of devices, cut by the exact solver."""
-    if not layouts:
-        return []
-    tables = cost_tables(inputs, [layout.setting for layout in layouts])
-    candidates = [found for layout in layouts if (found := _candidate(inputs, layout))]
-    cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, "exact")
-    choices = cutter.choices(candidates, tables)
-    costs = cost_choices(tables.problem, tables.index, choices)
-    writer = PlanWriter(inputs, tables)
-    return [writer.plan(choice, costs, row) for row, choice in enumerate(choices)]
-
-
-def _candidate(inputs: Inputs, layout: Layout) -> Candidate | None:
-    devices = assign_devices(inputs.topology, next(device_orders(inputs.topology)), layout)
-    if devices is None:
-        return None
-    count = layout.num_micro_batches(inputs.workload.global_batch)
-    return Candidate(layout, place(inputs.topology, devices, layout.expert_parallel), count)
-
-
-def _differences(old: Layout, new: Layout) -> list[str]:
-    return [f.name for f in fields(Layout) if getattr(old, f.name) != getattr(new, f.name)]
-
-
-def _words(old: Layout, new: Layout) -> str:
-    """Returns what is changed in words; schedules follow from virtual stages and go without."""
-    names = [name for name in _differences(old, new) if name != "schedule"]
-    said = [f"{WORDS[n]} {_value(old, n)} -> {_value(new, n)}" for n in names]
-    return ", ".join(said) or "the layers of the stages"
-
-
-def _value(layout: Layout, name: str) -> object:
-    value = getattr(layout, name)
-    return ("off", "on")[value] if isinstance(value, bool) else value
 
 
 def _alternative(plan: Plan, present: Plan) -> Alternative:
@@ -157,7 +102,7 @@ def _alternative(plan: Plan, present: Plan) -> Alternative:
     full = max(plan.stages, key=lambda stage: stage.oom_probability or 0.0)
     chunks = range(plan.virtual_stages)
     return Alternative(
-        change=_words(layout_of(present), layout),
+        change=change_words(layout_of(present), layout),
         **vars(layout),
         split=tuple(stage.chunks[c].num_layers for c in chunks for stage in plan.stages),
         step_time_s=plan.cost.step_time_s,
