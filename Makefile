@@ -8,7 +8,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search estimate profile validate fit calibrate train test check bench clean
+.PHONY: help setup search estimate profile validate fit calibrate train test frameworks check bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,11 @@ train: $(STAMP) ## train the partitioning network again, up to 40 minutes, into 
 
 test: $(STAMP) ## run the tests (SELECT=slow: the longer ones)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(SELECT)"
+
+# Their own readers check our exports (tests/exporters); what they depend on is not needed for that.
+frameworks: $(STAMP) ## packages of Megatron core, torchtitan and DeepSpeed, for the tests of exports
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	  --target .venv/frameworks megatron-core==0.16.1 torchtitan==0.3.0 deepspeed==0.19.8 >&2
 
 check: $(STAMP) ## lint, format, types and import layers
 	$(BIN)/ruff check
