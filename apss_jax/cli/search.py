@@ -114,7 +114,10 @@ def main() -> None:
 def _written(
     folder: OutputFolder, result: SearchResult, subject: Subject, stack: str | None
 ) -> SearchResult:
-    """Returns the result with what its exports say, everything written."""
+    """Returns the result with what a report draws and what its exports say, everything written."""
+    from apss_jax.planning.detail import with_detail
+
+    result = with_detail(*subject, result, stack)
     if not result.plans or not folder.formats:
         folder.write(result)
         return result

@@ -9,7 +9,14 @@ import jax
 from jaxtyping import Float
 
 from apss_jax.cost.op_table import ScheduleTable
-from apss_jax.cost.step import StepCost, closed_form_cost, closed_form_s, step_cost
+from apss_jax.cost.simulate import StageTimes
+from apss_jax.cost.step import (
+    StepCost,
+    closed_form_cost,
+    closed_form_s,
+    step_cost,
+    strategy_times,
+)
 from apss_jax.problem import Problem
 from apss_jax.strategy import Strategy
 
@@ -39,3 +46,9 @@ def closed_form_costs(problem: Problem, strategies: Strategy) -> StepCost:
 def closed_forms_s(problem: Problem, strategies: Strategy) -> Float[jax.Array, " batch"]:
     """Returns the closed-form step time of many strategies (leading axis)."""
     return jax.vmap(closed_form_s, in_axes=(None, 0))(problem, strategies)
+
+
+@partial(jax.jit, compiler_options=QUICKLY)
+def op_times(problem: Problem, strategies: Strategy) -> StageTimes:
+    """Returns what the ops of many strategies take (leading axis)."""
+    return jax.vmap(strategy_times, in_axes=(None, 0))(problem, strategies)

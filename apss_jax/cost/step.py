@@ -61,6 +61,14 @@ def step_cost(problem: Problem, strategy: Strategy, table: ScheduleTable) -> Ste
     )
 
 
+def strategy_times(problem: Problem, strategy: Strategy) -> StageTimes:
+    """Returns what the ops of a strategy take, as `step_cost` simulates them."""
+    sums = chunk_sums(problem, strategy)
+    times = chunk_times(problem, strategy, sums)
+    each_s = jnp.sum(times.forward_s + times.backward_s, axis=0)
+    return stage_times(problem, strategy, times, stage_tail(problem, strategy, sums, each_s))
+
+
 def stage_times(
     problem: Problem, strategy: Strategy, times: ChunkTimes, tail: StageTail
 ) -> StageTimes:

@@ -9,20 +9,12 @@ import numpy as np
 
 from apss_jax.legality.facts import Facts, facts_of
 from apss_jax.legality.plan_check import layout_of, plan_violations
-from apss_jax.planning.choice import Choice
 from apss_jax.planning.costing import cost_choices
-from apss_jax.planning.cutting import Candidate, Cutter
 from apss_jax.planning.documents import PlanWriter
 from apss_jax.planning.explain import explain_alone
 from apss_jax.planning.inputs import Inputs, gather_inputs
-from apss_jax.planning.placement import (
-    DeviceGrid,
-    Placement,
-    assign_devices,
-    device_orders,
-    place,
-)
-from apss_jax.planning.tables import CostTables, cost_tables
+from apss_jax.planning.plan_choice import choice_of
+from apss_jax.planning.tables import cost_tables
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.layout import Layout
@@ -128,7 +120,7 @@ def _estimate(inputs: Inputs, plan: Plan) -> Estimate:
     return Estimate(
         legal=not broken,
         violations=broken,
-        plan=_costed(inputs, plan, facts) if can_cost else _without_figures(plan),
+        plan=_costed(inputs, plan) if can_cost else _without_figures(plan),
         assumptions=inputs.assumptions,
         warnings=() if can_cost else ("the plan has no cost, because it cannot be laid out",),
     )
@@ -160,44 +152,10 @@ def _as_table(plan: Plan, facts: Facts) -> Plan:
     return plan.model_copy(update={"stages": tuple(bare)})
 
 
-def _costed(inputs: Inputs, plan: Plan, facts: Facts) -> Plan:
-    layout = layout_of(plan)
-    tables = cost_tables(inputs, [layout.setting])
-    placement = _placement(inputs, plan, layout)
-    candidate = Candidate(layout, placement, plan.num_micro_batches)
-    choice = _choice(inputs, plan, candidate, tables, facts)
+def _costed(inputs: Inputs, plan: Plan) -> Plan:
+    tables = cost_tables(inputs, [layout_of(plan).setting])
+    choice = choice_of(inputs, plan, tables)
     costs = cost_choices(tables.problem, tables.index, [choice])
     writer = PlanWriter(inputs, tables)
     written = writer.plan(choice, costs, 0)
     return written.model_copy(update={"explanation": explain_alone(written, inputs)})
-
-
-def _placement(inputs: Inputs, plan: Plan, layout: Layout) -> Placement:
-    devices = _given_devices(plan, layout)
-    if devices is None:
-        order = next(device_orders(inputs.topology))
-        devices = assign_devices(inputs.topology, order, layout)
-    assert devices is not None  # the rule "placement" holds
-    return place(inputs.topology, devices, layout.expert_parallel)
-
-
-def _given_devices(plan: Plan, layout: Layout) -> DeviceGrid | None:
-    if not plan.stages or not all(stage.devices for stage in plan.stages):
-        return None
-    flat = np.array([stage.devices for stage in plan.stages])
-    ranks = (layout.data_parallel, layout.context_parallel, layout.tensor_parallel)
-    return flat.reshape(layout.pipeline_parallel, *ranks)
-
-
-def _choice(
-    inputs: Inputs, plan: Plan, candidate: Candidate, tables: CostTables, facts: Facts
-) -> Choice:
-    if not plan.stages:
-        return Cutter(inputs.cluster, inputs.stack, tables.problem, "exact").choices(
-            [candidate], tables
-        )[0]
-    chunks = [s.chunks[c] for c in range(plan.virtual_stages) for s in plan.stages]
-    ends = int(facts.has_ends)
-    sizes = [chunk.num_layers + ends * (chunk.embedding + chunk.head) for chunk in chunks]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return Choice(candidate.layout, candidate.placement, offsets, candidate.num_micro_batches)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from apss_jax.schema.detail import Neighbour, Sensitivity, Timeline
 from apss_jax.schema.document import Document, Part
 
 Recompute = Literal["none", "selective", "full"]
@@ -144,13 +145,18 @@ class SearchResult(Document):
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     shortfall: Shortfall | None = None
+    # What a report draws beside the plans, where one was asked for.
+    neighbours: tuple[Neighbour, ...] = ()
+    sensitivity: tuple[Sensitivity, ...] = ()
+    timeline: Timeline | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the result as JSON data; the shortfall only where there is one."""
+        """Returns the result as JSON data; the shortfall and what a report draws only if given."""
         data = self.model_dump(mode="json")
         data["plans"] = [plan.to_json() for plan in self.plans]
-        if self.shortfall is None:
-            del data["shortfall"]
+        for name in ("shortfall", "neighbours", "sensitivity", "timeline"):
+            if not data[name]:
+                del data[name]
         return {"schema": self.SCHEMA, **data}
 
 
