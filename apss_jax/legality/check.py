@@ -8,13 +8,20 @@ import numpy as np
 
 from apss_jax.legality.cluster_rules import CLUSTER_RULES, DEGREE_RULE
 from apss_jax.legality.facts import Facts
+from apss_jax.legality.family_rules import FAMILY_RULES
 from apss_jax.legality.model_rules import MODEL_RULES
 from apss_jax.legality.rule import Mask, Rule
 from apss_jax.legality.schedule_rules import SCHEDULE_RULES
 from apss_jax.schema.layout import Layout, Layouts
 from apss_jax.schema.plan import Violation
 
-RULES: Final[tuple[Rule, ...]] = (DEGREE_RULE, *CLUSTER_RULES, *MODEL_RULES, *SCHEDULE_RULES)
+RULES: Final[tuple[Rule, ...]] = (
+    DEGREE_RULE,
+    *CLUSTER_RULES,
+    *MODEL_RULES,
+    *SCHEDULE_RULES,
+    *FAMILY_RULES,
+)
 
 
 def violations(layout: Layout, facts: Facts) -> tuple[Violation, ...]:

@@ -15,6 +15,12 @@ class Family:
     fills_pipeline: bool = False  # whether it insists on a micro-batch for every stage
     empty_chunks: bool = False  # whether a chunk may hold nothing
     sequence_parallel: bool = True  # whether a search may propose it
+    optimizer_sharding: bool = True  # whether ZeRO 1 exists beside the other stages
+    selective_recompute: bool = True  # whether less than a whole layer can be recomputed
+    context_parallel: bool = True
+    experts_in_pipelines: bool = True  # whether expert parallelism goes with pipeline parallelism
+    equal_stages: bool = False  # whether every virtual stage must hold equally many layers
+    full_rounds: bool = False  # whether micro-batches must be a multiple of the stages
 
 
 GENERIC: Final = Family()
@@ -25,14 +31,25 @@ FAMILIES: Final[dict[str, Family]] = {
     "nemo": Family(empty_chunks=True),
     # Its pipeline engine refuses ZeRO 2 and 3 (deepspeedai/DeepSpeed#823, #568, #1110), and
     # runtime/pipe/schedule.py has no interleaved schedule.
-    "deepspeed": Family(interleaving=False, sequence_parallel=False),
+    # PipelineModule checkpoints whole layers (runtime/pipe/module.py) and its topology has the axes
+    # pipe, data and model alone (runtime/pipe/topology.py); experts need --no-pipeline-parallel
+    # (Megatron-DeepSpeed, examples_deepspeed/MoE).
+    "deepspeed": Family(
+        interleaving=False,
+        sequence_parallel=False,
+        selective_recompute=False,
+        context_parallel=False,
+        experts_in_pipelines=False,
+    ),
     # huggingface/nanotron#419: fewer micro-batches than stages is an assertion; only AFAB and 1F1B.
     "nanotron": Family(interleaving=False, fills_pipeline=True),
     # ParallelismConfig combines data_parallel_shard_degree with pipeline_parallel_degree.
-    "torchtitan": Family(max_zero_with_pipeline=3),
+    # fully_shard keeps parameters, gradients and optimizer sharded; DDP keeps all of them whole.
+    "torchtitan": Family(max_zero_with_pipeline=3, optimizer_sharding=False),
     "fsdp": Family(max_zero_with_pipeline=3),
-    # configs/base.yml: fsdp and pipeline are axes of one mesh.
-    "maxtext": Family(max_zero_with_pipeline=3),
+    # configs/base.yml: fsdp and pipeline are axes of one mesh; layers = stages x layers per stage x
+    # repeats; num_pipeline_microbatches is a multiple of the stages.
+    "maxtext": Family(max_zero_with_pipeline=3, equal_stages=True, full_rounds=True),
 }
 
 

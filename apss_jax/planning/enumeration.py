@@ -16,6 +16,7 @@ from jaxtyping import Shaped
 
 from apss_jax.legality.check import RULES, violations
 from apss_jax.legality.facts import Facts
+from apss_jax.legality.family_rules import FAMILY_RULES
 from apss_jax.legality.rule import Rule
 from apss_jax.schema.layout import RECOMPUTE, SCHEDULES, Column, Layout, Layouts
 from apss_jax.schema.plan import Violation
@@ -148,7 +149,9 @@ class _Axes:
         size = len(rows["data_parallel"])
         rows["tensor_parallel"] = np.full(size, tensor)
         rows["context_parallel"] = np.full(size, context)
-        return Layouts(**{name: rows[name].astype(np.int32) for name in FIELDS})
+        found = Layouts(**{name: rows[name].astype(np.int32) for name in FIELDS})
+        refused = [rule.broken(found, self.facts) for rule in FAMILY_RULES]
+        return found.take(~np.any(refused, axis=0)) if np.any(refused) else found
 
     def _with_pipeline(self, rows: Columns, groups: int) -> Columns:
         units = self.facts.num_units

@@ -72,6 +72,24 @@ PAIRS = {
     "zero": (
         facts(stack="deepspeed"), layout(1, 2, 2, zero_stage=1), layout(1, 2, 2, zero_stage=2),
     ),
+    "optimizer_sharding": (
+        facts(stack="torchtitan"), layout(1, 1, 2, zero_stage=2), layout(1, 1, 2, zero_stage=1),
+    ),
+    "selective_recompute": (
+        facts(stack="deepspeed"), layout(recompute="full"), layout(recompute="selective"),
+    ),
+    "no_context": (
+        facts(stack="deepspeed"), layout(1, 2, 2), layout(1, 2, 2, context_parallel=2),
+    ),
+    "experts_in_pipeline": (
+        facts(model_of(moe_layer(experts=8), repeat=4), stack="deepspeed"),
+        layout(1, 1, 4, expert_parallel=4),
+        layout(1, 2, 4, expert_parallel=4),
+    ),
+    "equal_stages": (facts(stack="maxtext"), layout(1, 4), layout(1, 8)),
+    "full_rounds": (
+        facts(stack="maxtext", batch=12), layout(1, 4), layout(1, 4, micro_batch=2),
+    ),
     "sequence_parallel": (
         facts(), layout(2, sequence_parallel=True), layout(1, sequence_parallel=True),
     ),

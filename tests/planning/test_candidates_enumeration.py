@@ -35,6 +35,14 @@ ODD = {
     "a table": facts(table_model(rows=3), cluster_of(4), batch=8, seq_len=16),
     "torchtitan": facts(stack="torchtitan", cluster=cluster_of(4), batch=4, seq_len=16),
     "nanotron": facts(stack="nanotron", cluster=cluster_of(4), batch=4, seq_len=16),
+    "deepspeed": facts(
+        model_of(moe_layer(4, heads=12), repeat=2),
+        cluster_of(4),
+        stack="deepspeed",
+        batch=4,
+        seq_len=16,
+    ),
+    "maxtext": facts(stack="maxtext", cluster=cluster_of(4), batch=6, seq_len=16),
 }
 
 
@@ -43,7 +51,17 @@ def by_brute_force(problem: Facts) -> set[Layout]:
     degrees = range(1, problem.num_devices + 1)
     experts = range(1, max(problem.num_experts, default=1) + 1)
     grid = [
-        Layout(t, p, d, c, e, v, m, schedule="interleaved_1f1b" if v > 1 else "1f1b")
+        Layout(
+            t,
+            p,
+            d,
+            c,
+            e,
+            v,
+            m,
+            zero_stage=0,
+            schedule="interleaved_1f1b" if v > 1 else "1f1b",
+        )
         for t, p, d, c in product(degrees, degrees, degrees, degrees)
         if t * p * d * c <= problem.num_devices
         for e, m in product(experts, range(1, problem.global_batch // d + 1))
