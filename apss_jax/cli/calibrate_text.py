@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from apss_jax.cli.figures import percent
-from apss_jax.cli.tables import new_table, plural, print_list
+from apss_jax.cli.tables import (
+    new_table,
+    print_list,
+)
+from apss_jax.report.figures import percent
+from apss_jax.report.plan_words import (
+    plural,
+)
 from apss_jax.schema.calibration import Calibration, FigureFit, OpenConstant
 
 if TYPE_CHECKING:

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
-from apss_jax.cli.figures import count, duration, gib, interval, percent, significant
 from apss_jax.cli.tables import (
     breakdown_table,
     headline,
-    heaviest,
     labelled,
     layout_lines,
     new_table,
-    occupancy,
     print_list,
     stage_table,
     workload_line,
+)
+from apss_jax.report.figures import count, duration, gib, interval, percent, significant
+from apss_jax.report.plan_words import (
+    heaviest,
+    occupancy,
 )
 from apss_jax.schema.plan import Alternative, Estimate, Plan, WhatIf
 

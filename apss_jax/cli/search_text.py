@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from apss_jax.cli.figures import UNKNOWN, count, duration, interval, percent
 from apss_jax.cli.tables import (
     breakdown_table,
     headline,
-    heaviest,
-    layers_per_stage,
     new_table,
-    occupancy,
-    plural,
     print_list,
     stage_table,
     workload_line,
+)
+from apss_jax.report.figures import UNKNOWN, count, duration, interval, percent
+from apss_jax.report.plan_words import (
+    REASONS,
+    heaviest,
+    layers_per_stage,
+    occupancy,
+    plural,
     worst_oom,
 )
 from apss_jax.schema.plan import Cost, Plan, SearchCounts, SearchResult, Shortfall
@@ -28,24 +31,6 @@ if TYPE_CHECKING:
 
     from apss_jax.schema.cluster import ClusterProfile
     from apss_jax.schema.model import Model
-
-
-REASONS: Final = {
-    "needless_context": "whole sequences could be spread instead",
-    "memory_lower_bound": "no partition of it fits in memory",
-    "unsharded_optimizer": "ZeRO 1 sends no more and holds less",
-    "needless_sharding": "a lower ZeRO stage fits and is no slower",
-    "needless_recompute": "less recomputation fits too",
-    "idle_devices": "too slow with that many devices idle",
-    "slow_compute": "too slow by its compute alone",
-    "bubble": "too slow with its pipeline filling up",
-    "layer_comm": "too slow with its collectives inside layers",
-    "gradient_comm": "too slow with its gradient reduction",
-    "cannot_win": "its bound is above the plans that are shown",
-    "no_partition_fits": "none of its partitions was found to fit in memory",
-    "cannot_be_placed": "its groups find no devices in any order",
-    "search_budget": "beyond the number of layouts that a search costs",
-}
 
 
 def show_search(

@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 from rich.text import Text
 
-from apss_jax.cli.figures import (
+from apss_jax.report.figures import (
     UNKNOWN,
     bar,
     count,
     duration,
-    gib,
     percent,
     ranges,
-    repeated,
 )
-from apss_jax.schema.plan import Chunk, MemoryBytes, Plan, Stage
+from apss_jax.report.plan_words import (
+    BREAKDOWN_WORDS,
+    heaviest,
+    held_by,
+    load_fraction,
+    occupancy,
+    plural,
+)
+from apss_jax.schema.plan import Plan, Stage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,15 +37,6 @@ LAYERS_WIDTH: Final = 10  # of '48-63+head'; stages of several chunks may take s
 DEVICES_WIDTH: Final = 16
 MOST_STAGES: Final = 16  # lines of the stage table; of deeper pipelines only a part is shown
 END_STAGES: Final = 6  # of that part, at each end
-BREAKDOWN_WORDS: Final = {
-    "compute": "compute",
-    "tensor_comm": "collectives inside layers",
-    "pipeline_bubble": "pipeline bubble",
-    "pipeline_comm": "transfers between stages",
-    "data_comm": "gradient reduction",
-    "optimizer": "optimizer",
-    "other": "other",
-}
 
 
 def new_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
@@ -97,33 +94,6 @@ def layout_lines(plan: Plan) -> list[str]:
     ]
 
 
-def layers_per_stage(plan: Plan) -> str:
-    """Returns how many layers each stage holds."""
-    return repeated([sum(chunk.num_layers for chunk in stage.chunks) for stage in plan.stages])
-
-
-def heaviest(plan: Plan) -> tuple[int, Stage] | None:
-    """Returns the stage that comes closest to its capacity, with its index."""
-    known = [(i, stage) for i, stage in enumerate(plan.stages) if stage.memory_bytes]
-    return max(known, key=lambda pair: load_fraction(pair[1].memory_bytes), default=None)
-
-
-def load_fraction(held: MemoryBytes | None) -> float:
-    """Returns how full a device gets; 0 where that is not known."""
-    return held.total / held.capacity if held else 0.0
-
-
-def occupancy(held: MemoryBytes | None) -> str:
-    """Returns used and available GiB."""
-    return f"{gib(held.total)}/{gib(held.capacity)}" if held else UNKNOWN
-
-
-def worst_oom(plan: Plan) -> float | None:
-    """Returns the probability that the likeliest stage runs out of memory."""
-    known = [s.oom_probability for s in plan.stages if s.oom_probability is not None]
-    return max(known, default=None)
-
-
 def stage_table(plan: Plan, title: str) -> Table:
     """Returns what each stage holds, where, how long one micro-batch takes, how full it gets.
 
@@ -149,7 +119,7 @@ def stage_table(plan: Plan, title: str) -> Table:
 def _stage_cells(stage: Stage, *, mixed: bool) -> list[str | Text]:
     """Returns the cells of a stage's line behind its number, its device type where types differ."""
     return [
-        "+".join(_held(chunk) for chunk in stage.chunks),
+        held_by(stage),
         _devices(stage),
         *([stage.device_type or UNKNOWN] if mixed else []),
         duration(stage.forward_s),
@@ -177,14 +147,6 @@ def _devices(stage: Stage) -> str:
     if len(text) <= DEVICES_WIDTH:
         return text
     return f"{text.partition(',')[0]},... ({len(stage.devices)})"
-
-
-def _held(chunk: Chunk) -> str:
-    last = chunk.first_layer + chunk.num_layers - 1
-    parts = ["emb"] if chunk.embedding else []
-    parts += [ranges(range(chunk.first_layer, last + 1))] if chunk.num_layers else []
-    parts += ["head"] if chunk.head else []
-    return "+".join(parts) or "nothing"
 
 
 def _memory_bar(stage: Stage) -> Text:
@@ -224,8 +186,3 @@ def labelled(label: str, text: str) -> Table:
     grid.add_column(overflow="fold")
     grid.add_row(label, Text(text))
     return grid
-
-
-def plural(word: str, number: int) -> str:
-    """Returns the word for one or for several."""
-    return word if number == 1 else f"{word}es" if word.endswith("ch") else f"{word}s"

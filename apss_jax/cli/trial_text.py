@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from apss_jax.cli.figures import duration, percent
 from apss_jax.cli.tables import new_table, print_list
+from apss_jax.report.figures import duration, percent
 from apss_jax.schema.trial import PlanTrial, Trial
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ import pytest
 from samples import BROKEN, NOTHING, PLAN, RESULT, WIDEST, console, written
 
 from apss_jax.cli.estimate_text import show_estimate, verdict
-from apss_jax.cli.search_text import REASONS, show_search
+from apss_jax.cli.search_text import show_search
 from apss_jax.importers.clusters import load_cluster
 from apss_jax.importers.load import load_model
 from apss_jax.planning import heuristics
+from apss_jax.report.plan_words import REASONS
 from apss_jax.schema.plan import Estimate, SearchResult
 
 MODEL = load_model("llama-3.1-8b")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apss_jax.cli import figures
+from apss_jax.report import figures
 from apss_jax.units import GIB
 
 
