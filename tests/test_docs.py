@@ -12,6 +12,7 @@ DOCUMENTS = [
     "docs/calibration.md",
     "docs/cost-model.md",
     "docs/dpsn.md",
+    "docs/exports.md",
     "docs/glossary.md",
     "docs/links.md",
     "docs/trial.md",

@@ -36,16 +36,6 @@ if TYPE_CHECKING:
     from apss_jax.schema.plan import Estimate, Plan
 
 
-MEGATRON_HELP = (
-    "A launch script or file of arguments of Megatron, or the line itself, instead of the layout's "
-    "flags; model, batch and nodes are then its own unless given."
-)
-WHAT_IF_HELP = (
-    "Search too, and say what the best plan would gain. What would make a plan legal and fit is "
-    "said in any case.  [default: with --megatron-args]"
-)
-
-
 def estimate_command(
     *,
     model: MaybeModel = None,
@@ -57,15 +47,7 @@ def estimate_command(
     seq_len: SeqLen = None,
     precision: PrecisionName = None,
     stack: StackName = None,
-    plan: Annotated[
-        Text,
-        typer.Option(
-            "--plan",
-            metavar="P.json",
-            help="A plan, or a search result (its first plan), instead of the layout's flags; "
-            "model, cluster and batch are then the plan's own unless given.",
-        ),
-    ] = None,
+    plan: flags.PlanFile = None,
     tp: flags.Tensor = None,
     pp: flags.Pipeline = None,
     dp: flags.Data = None,
@@ -78,12 +60,8 @@ def estimate_command(
     sequence_parallel: flags.SequenceParallel = None,
     schedule: flags.Schedule = None,
     split: flags.Split = None,
-    megatron_args: Annotated[
-        Text, typer.Option("--megatron-args", metavar="FILE", help=MEGATRON_HELP)
-    ] = None,
-    compare: Annotated[
-        bool | None, typer.Option("--what-if/--no-what-if", help=WHAT_IF_HELP, show_default=False)
-    ] = None,
+    megatron_args: flags.MegatronArgs = None,
+    compare: flags.WhatIf = None,
     as_json: AsJson = False,
     version: Version = False,
 ) -> Answer:

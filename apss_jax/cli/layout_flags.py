@@ -62,6 +62,33 @@ Split = Annotated[
         "  [default: chosen by the exact solver]",
     ),
 ]
+PlanFile = Annotated[
+    Text,
+    typer.Option(
+        "--plan",
+        metavar="P.json",
+        help="A plan, or a search result (its first plan), instead of the layout's flags; "
+        "model, cluster and batch are then the plan's own unless given.",
+    ),
+]
+MegatronArgs = Annotated[
+    Text,
+    typer.Option(
+        "--megatron-args",
+        metavar="FILE",
+        help="A launch script or file of arguments of Megatron, or the line itself, instead of the "
+        "layout's flags; model, batch and nodes are then its own unless given.",
+    ),
+]
+WhatIf = Annotated[
+    bool | None,
+    typer.Option(
+        "--what-if/--no-what-if",
+        help="Search too, and say what the best plan would gain. What would make a plan legal and "
+        "fit is said in any case.  [default: with --megatron-args]",
+        show_default=False,
+    ),
+]
 
 
 def with_usual_sequence_parallel(layout: Layout, inputs: Inputs) -> Layout:
