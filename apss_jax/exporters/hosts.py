@@ -27,7 +27,8 @@ def hostfile(launch: Launch, *, typed: bool = False) -> str:
     lines = [f"{agent.host} slots={len(agent.gpus)}" for agent in launch.agents]
     if typed:
         types = agent_types(launch)
-        lines = [f"{line} type={name}" for line, name in zip(lines, types, strict=True)]
+        words = ["-".join(name.split()) for name in types]  # a space would end the word
+        lines = [f"{line} type={word}" for line, word in zip(lines, words, strict=True)]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -16,7 +16,7 @@ from apss_jax.schema.errors import InputError, mistake
 
 GPU: Final = "--gpu"
 MAX_HOSTS: Final = 100_000
-HOST: Final = re.compile(r"[A-Za-z0-9](?:[\w.:-]{0,253})")
+HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,253}")
 HOST_LINE: Final = re.compile(r"(?P<host>\S+?)(?::(?P<short>\d+))?(?P<rest>(?:\s+\S+)*)\s*")
 SLOTS: Final = re.compile(r"(?:slots|max_slots|max-slots|gpus)\s*=\s*(\S+)", re.IGNORECASE)
 TYPE: Final = re.compile(r"type\s*=\s*(\S+)", re.IGNORECASE)

@@ -26,6 +26,8 @@ FULL: Final = ("fp32", "tf32")  # precisions whose values take 4 bytes
 Provenance = Literal["measured", "analytic", "mocked", "imported"]
 MAX_DEVICES: Final = 1_000_000  # beyond it a count is a typing error, not a cluster
 Fraction = Annotated[float, Field(gt=0, le=1)]
+# Names stand in hostfiles and scripts, where a space or a quote would mean something else.
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,253}$")]
 
 
 class DeviceRates(Part):
@@ -189,7 +191,7 @@ class ClusterProfile(Document):
     device_types: dict[str, DeviceType]
     links: dict[str, Link]
     nodes: tuple[NodeGroup, ...]
-    hosts: tuple[str, ...] = ()  # names of the nodes in order; empty: not known
+    hosts: tuple[HostName, ...] = ()  # names of the nodes in order; empty: not known
     bridges: tuple[Bridge, ...] = ()
     shapes: dict[str, LayerShape] = Field(default_factory=dict)
     measurements: tuple[LayerMeasurement, ...] = ()

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from apss_jax.importers.clusters import load_cluster
-from apss_jax.importers.hosts import hosts_of_slurm
+from apss_jax.importers.hosts import cluster_of_hosts, hosts_in, hosts_of_slurm
+from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.errors import InputError
 
 H100 = "H100-SXM5-80GB"
@@ -166,3 +169,27 @@ def test_a_wrong_node_list(names: str) -> None:
     with pytest.raises(InputError) as caught:
         hosts_of_slurm({"SLURM_JOB_NODELIST": names})
     assert "SLURM_JOB_NODELIST" in str(caught.value)
+
+
+def test_a_host_of_a_profile_is_a_name() -> None:
+    """A profile file cannot bring a host that a shell would read as more than a word."""
+    cluster = load_cluster("1x8xH100")
+    document = {**cluster.to_json(), "hosts": ["a; reboot"]}
+    with pytest.raises(InputError, match=r"hosts\.0"):
+        ClusterProfile.from_json(document)
+
+
+def test_every_node_has_a_host() -> None:
+    """Names are given for all nodes or for none."""
+    document = {**load_cluster("2x8xH100").to_json(), "hosts": ["a"]}
+    with pytest.raises(InputError, match="1 names for 2 nodes"):
+        ClusterProfile.from_json(document)
+
+
+@given(st.text(alphabet="ab 1=#:\n[](),sloth", max_size=120))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """No text makes the reader fail in another way than by naming what is wrong."""
+    try:
+        assert cluster_of_hosts(hosts_in(text, file="hosts"), "H100", file="hosts").hosts
+    except InputError as error:
+        assert error.mistakes
