@@ -126,7 +126,7 @@ def read_text(path: Path, name: str) -> str:
             raise mistake("(file)", "", rule, "Name another file", file=name)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise mistake("(file)", "", "is not UTF-8 text", "Name a JSON file", file=name) from None
+        raise mistake("(file)", "", "is not UTF-8 text", "Name a text file", file=name) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise mistake("(path)", name, reason, "Check the path", file=name) from None
