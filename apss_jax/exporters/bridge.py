@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from apss_jax.exporters.export import Export, Exporter, commented, header
-from apss_jax.exporters.hosts import hostfile, hostfile_notes, torchrun
+from apss_jax.exporters.hosts import connections, hostfile, hostfile_notes, torchrun
 from apss_jax.exporters.megatron import SHARDING, stage_symbols
 from apss_jax.importers.pipeline_layout import layout_text
 from apss_jax.legality.framework_limits import MEGATRON
@@ -83,7 +83,8 @@ def write_bridge(launch: Launch) -> Export:
         f'{top}\n"""The plan as changes to a Megatron-Bridge configuration."""\n\n\n'
         f'def apply_plan(config):\n    """Changes a ConfigContainer to the plan."""\n{body}\n'
     )
-    start = torchrun(launch, ['"${1:?give the training script that calls apply_plan}"', '"${@:2}"'])
+    words = ['"${1:?give the training script that calls apply_plan}"', '"${@:2}"']
+    start = torchrun(launch, words, connections(launch))
     files = {MODULE: module, "launch.sh": f"#!/usr/bin/env bash\nset -euo pipefail\n{start}"}
     if launch.agents:
         files["hostfile"] = hostfile(launch)

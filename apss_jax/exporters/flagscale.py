@@ -95,7 +95,8 @@ def experiment_config(launch: Launch) -> dict[str, Any]:
                 "entrypoint": "flagscale/train/megatron/train_gpt.py",
             },
             "runner": {"hostfile": "./hostfile", "rdzv_backend": "static"},
-            "envs": {"CUDA_DEVICE_MAX_CONNECTIONS": 1},
+            # Megatron-FSDP does not start with one, and needs no other number.
+            "envs": {"CUDA_DEVICE_MAX_CONNECTIONS": 1 if launch.plan.zero_stage < 2 else 32},
         },
         "action": "run",
     }

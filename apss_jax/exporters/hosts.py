@@ -69,10 +69,22 @@ def hostfile_notes(launch: Launch) -> list[str]:
     return notes
 
 
-def torchrun(launch: Launch, command: Sequence[str]) -> str:
+def connections(launch: Launch) -> str:
+    """Returns the shell line about CUDA's connections that Megatron asks for.
+
+    One of them orders transfers before kernels; Megatron-FSDP refuses to start with one
+    (Megatron-LM, training/arguments.py).
+    """
+    sharded = launch.plan.zero_stage > 1
+    return (
+        "unset CUDA_DEVICE_MAX_CONNECTIONS" if sharded else "export CUDA_DEVICE_MAX_CONNECTIONS=1"
+    )
+
+
+def torchrun(launch: Launch, command: Sequence[str], *first: str) -> str:
     """Returns the shell lines that start one host's ranks: it finds its place, or NODE_RANK says.
 
-    One host needs no place.
+    One host needs no place. `first` are lines that come before torchrun.
     """
     agents = launch.agents or (Agent("localhost", tuple(range(launch.world))),)
     place = ("NODE_RANK=0",) if len(agents) == 1 else PLACE
@@ -86,7 +98,7 @@ def torchrun(launch: Launch, command: Sequence[str]) -> str:
             f"COUNTS=({counts})",
             *place,
             'export CUDA_VISIBLE_DEVICES="${GPUS[$NODE_RANK]}"',
-            "export CUDA_DEVICE_MAX_CONNECTIONS=1",
+            *first,
             'torchrun --nnodes "${#HOSTS[@]}" --node-rank "$NODE_RANK" \\',
             '  --nproc-per-node "${COUNTS[$NODE_RANK]}" \\',
             '  --master-addr "${MASTER_ADDR:-${HOSTS[0]}}" --master-port "${MASTER_PORT:-6000}" \\',

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from apss_jax.exporters.export import Export, Exporter, commented, header
-from apss_jax.exporters.hosts import hostfile, hostfile_notes, torchrun
+from apss_jax.exporters.hosts import connections, hostfile, hostfile_notes, torchrun
 from apss_jax.exporters.megatron_model import Flag, model_flags
 from apss_jax.importers import megatron_arguments as names
 from apss_jax.importers.pipeline_layout import layout_text
@@ -133,7 +133,8 @@ def write_megatron(launch: Launch) -> Export:
     top = commented(header("Megatron-LM", VERSION, launch, said))
     arrays = "\n".join(_array(name, flags) for name, flags in parts.items())
     words = ['"${MEGATRON:-.}/pretrain_gpt.py"', *(f'"${{{name}[@]}}"' for name in parts), '"$@"']
-    script = f"#!/usr/bin/env bash\n{top}\nset -euo pipefail\n\n{arrays}\n{torchrun(launch, words)}"
+    start = torchrun(launch, words, connections(launch))
+    script = f"#!/usr/bin/env bash\n{top}\nset -euo pipefail\n\n{arrays}\n{start}"
     files = {SCRIPT: script, "arguments.txt": flag_lines([f for p in parts.values() for f in p])}
     if launch.agents:
         files["hostfile"] = hostfile(launch)

@@ -126,6 +126,18 @@ def test_a_shell_starts_what_the_plan_says(tmp_path: Path) -> None:
     assert words.rstrip().endswith("--mock-data")
 
 
+@pytest.mark.parametrize(
+    ("stage", "line"),
+    [
+        (1, "export CUDA_DEVICE_MAX_CONNECTIONS=1"),
+        (3, "unset CUDA_DEVICE_MAX_CONNECTIONS"),
+    ],
+)
+def test_connections_are_those_that_megatron_starts_with(stage: int, line: str) -> None:
+    """One connection orders transfers; with Megatron-FSDP it is an assertion."""
+    assert line in write_megatron(launch_of_split([8], zero_stage=stage)).text.splitlines()
+
+
 def test_hosts_stand_in_the_order_of_the_ranks(tmp_path: Path) -> None:
     """A plan whose first stage is on the second node begins with it."""
     launch = on_devices(launch_of_split([3, 5], data_parallel=8), [range(8, 16), range(8)])
