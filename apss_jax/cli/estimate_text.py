@@ -9,7 +9,6 @@ from rich.table import Table
 
 from apss_jax.cli.tables import (
     breakdown_table,
-    headline,
     labelled,
     layout_lines,
     new_table,
@@ -19,6 +18,7 @@ from apss_jax.cli.tables import (
 )
 from apss_jax.report.figures import count, duration, gib, interval, percent, significant
 from apss_jax.report.plan_words import (
+    headline,
     heaviest,
     occupancy,
 )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FLAG: Final = "--out"
 RESULT: Final = "result.json"
 PLAN: Final = "plan.json"
+REPORT: Final = ("report.html", "trace.json")
 FILE_MODE: Final = 0o644
 PROGRAM_MODE: Final = 0o755
 Files = Mapping[str, str]
@@ -33,22 +34,33 @@ class OutputFolder:
     path: Path
     formats: tuple[str, ...] = ()
 
-    def write(self, result: SearchResult, exports: Mapping[str, Files] | None = None) -> None:
-        """Writes the result, its first plan and the exports, each whole or not at all; says so."""
-        from apss_jax.schema.document import write_document
+    def write(
+        self,
+        result: SearchResult,
+        report: Files,
+        exports: Mapping[str, Files] | None = None,
+    ) -> None:
+        """Writes the result, its first plan, the report and the exports; says so.
+
+        Each file is written whole or not at all. With --force, what an older search left and this
+        one has not is removed: it would pass for this one's.
+        """
+        from apss_jax.schema.document import write_document, write_text
 
         _guarded(self.path, lambda: write_document(result, self.path / RESULT))
         if result.plans:
             _guarded(self.path, lambda: write_document(result.plans[0], self.path / PLAN))
-        else:  # with --force, an older search's plan would pass for this one's
-            _guarded(self.path, lambda: (self.path / PLAN).unlink(missing_ok=True))
+        for name, text in report.items():
+            _guarded(self.path, partial(write_text, self.path / name, text))
+        for name in {PLAN, *REPORT} - {*report, *self._documents(result)}:
+            _guarded(self.path, partial((self.path / name).unlink, missing_ok=True))
         for name in self.formats:
             files = (exports or {}).get(name, {})
             _guarded(self.path, partial(replace_folder, self.path / name, files))
-        written = [*self._names(result), *(f"{name}/" for name in exports or ())]
+        written = [*self._documents(result), *report, *(f"{name}/" for name in exports or ())]
         note(f"Wrote {', '.join(str(self.path / name) for name in written)}")
 
-    def _names(self, result: SearchResult) -> tuple[str, ...]:
+    def _documents(self, result: SearchResult) -> tuple[str, ...]:
         return (RESULT, PLAN) if result.plans else (RESULT,)
 
 
@@ -101,7 +113,7 @@ def _look(path: Path, text: str, force: bool) -> None:
         raise mistake(FLAG, text, f"{present} is a file", "Name a folder")
     if not os.access(present, os.W_OK):
         raise mistake(FLAG, text, f"{present} cannot be written", "Name another folder")
-    taken = [name for name in (RESULT, PLAN) if (path / name).exists()]
+    taken = [name for name in (RESULT, PLAN, *REPORT) if (path / name).exists()]
     if taken and not force:
         remedy = "Name another folder, or add --force to replace them"
         raise mistake(FLAG, text, f"already holds {' and '.join(taken)}", remedy)

@@ -43,6 +43,7 @@ PIN_HELP = (
 EXPORT_HELP = (
     f"Write the first plan for a framework, into DIR/FORMAT; repeats. Formats: {' '.join(FORMATS)}."
 )
+OUT_HELP = "Write result.json, the first plan.json, report.html and trace.json into a folder."
 
 
 def search_command(
@@ -67,7 +68,11 @@ def search_command(
     ] = defaults.TOP,
     out: Annotated[
         Text,
-        typer.Option("--out", metavar="DIR", help="Write result.json and the first plan.json."),
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Write result.json, the first plan.json, report.html and trace.json.",
+        ),
     ] = None,
     export: Annotated[
         list[str] | None,
@@ -116,14 +121,15 @@ def _written(
 ) -> SearchResult:
     """Returns the result with what a report draws and what its exports say, everything written."""
     from apss_jax.planning.detail import with_detail
+    from apss_jax.report.files import report_files
+    from apss_jax.report.plan_words import headline
 
-    result = with_detail(*subject, result, stack)
-    if not result.plans or not folder.formats:
-        folder.write(result)
-        return result
-    exports = exports_of(result.plans[0], subject, folder.formats, stack)
-    result = result.model_copy(update={"warnings": (*result.warnings, *exports.warnings)})
-    folder.write(result, exports.files)
+    result, files = with_detail(*subject, result, stack), None
+    if result.plans and folder.formats:
+        exports = exports_of(result.plans[0], subject, folder.formats, stack)
+        result = result.model_copy(update={"warnings": (*result.warnings, *exports.warnings)})
+        files = exports.files
+    folder.write(result, report_files(result, headline(*subject)), files)
     return result
 
 

@@ -8,7 +8,6 @@ from rich.table import Table
 
 from apss_jax.cli.tables import (
     breakdown_table,
-    headline,
     new_table,
     print_list,
     stage_table,
@@ -17,6 +16,7 @@ from apss_jax.cli.tables import (
 from apss_jax.report.figures import UNKNOWN, count, duration, interval, percent
 from apss_jax.report.plan_words import (
     REASONS,
+    headline,
     heaviest,
     layers_per_stage,
     occupancy,

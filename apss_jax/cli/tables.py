@@ -11,7 +11,6 @@ from rich.text import Text
 from apss_jax.report.figures import (
     UNKNOWN,
     bar,
-    count,
     duration,
     percent,
     ranges,
@@ -29,8 +28,6 @@ from apss_jax.schema.plan import Plan, Stage
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from apss_jax.schema.cluster import ClusterProfile
-    from apss_jax.schema.model import Model
 
 TIGHT_FRACTION: Final = 0.9  # of the capacity, from which a stage is marked
 LAYERS_WIDTH: Final = 10  # of '48-63+head'; stages of several chunks may take several lines
@@ -55,13 +52,6 @@ def new_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
     for name in right:
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-def headline(model: Model, cluster: ClusterProfile) -> str:
-    """Returns what is trained on what."""
-    size = f"{count(model.num_parameters)} parameters, {model.num_layers} layers"
-    devices = f"{cluster.num_devices} {plural('device', cluster.num_devices)}"
-    return f"{model.name} ({size}) on {cluster.name} ({devices})"
 
 
 def workload_line(plan: Plan) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from apss_jax.report.figures import UNKNOWN, gib, ranges, repeated
+from apss_jax.report.figures import UNKNOWN, count, gib, ranges, repeated
 from apss_jax.schema.plan import Chunk, MemoryBytes, Plan, Stage
+
+if TYPE_CHECKING:
+    from apss_jax.schema.cluster import ClusterProfile
+    from apss_jax.schema.model import Model
 
 BREAKDOWN_WORDS: Final = {
     "compute": "compute",
@@ -15,6 +19,19 @@ BREAKDOWN_WORDS: Final = {
     "data_comm": "gradient reduction",
     "optimizer": "optimizer",
     "other": "other",
+}
+PASS_WORDS: Final = {"F": "forward", "B": "backward", "U": "gradients and update"}
+MEMORY_WORDS: Final = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer",
+    "activations": "activations",
+    "other": "other",
+}
+QUESTION_WORDS: Final = {
+    "global_batch": "Global batch",
+    "network_speed": "Speed of the network between nodes",
+    "intra_speed": "Speed of the links inside nodes",
 }
 REASONS: Final = {
     "needless_context": "whole sequences could be spread instead",
@@ -32,6 +49,13 @@ REASONS: Final = {
     "cannot_be_placed": "its groups find no devices in any order",
     "search_budget": "beyond the number of layouts that a search costs",
 }
+
+
+def headline(model: Model, cluster: ClusterProfile) -> str:
+    """Returns what is trained on what."""
+    size = f"{count(model.num_parameters)} parameters, {model.num_layers} layers"
+    devices = f"{cluster.num_devices} {plural('device', cluster.num_devices)}"
+    return f"{model.name} ({size}) on {cluster.name} ({devices})"
 
 
 def layers_per_stage(plan: Plan) -> str:

@@ -29,7 +29,9 @@ def test_formats_have_their_folders(search: CallFn, tmp_path: Path) -> None:
         "megatron/arguments.txt",
         "megatron/launch.sh",
         "plan.json",
+        "report.html",
         "result.json",
+        "trace.json",
     ]
     assert (tmp_path / "o/megatron/launch.sh").stat().st_mode & 0o111
     assert "o/megatron" in done.err
