@@ -36,6 +36,8 @@ def answer_with(monkeypatch: pytest.MonkeyPatch) -> AnswerWithFn:
 
         module = SimpleNamespace(search_plans=search_plans)
         monkeypatch.setitem(sys.modules, "apss_jax.planning.search", module)
+        drawn = SimpleNamespace(with_detail=lambda model, cluster, found, stack: found)
+        monkeypatch.setitem(sys.modules, "apss_jax.planning.detail", drawn)
         return asked
 
     return replace
@@ -121,7 +123,10 @@ def test_force_leaves_no_older_plan(
     call("search", "--out", "d")
     answer_with(NOTHING)
     assert call("search", "--out", "d", "--force").code == 3
-    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["result.json"]
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == [
+        "report.html",
+        "result.json",
+    ]
 
 
 def test_no_colour_outside_a_terminal(call: CallFn, answer_with: AnswerWithFn) -> None:
