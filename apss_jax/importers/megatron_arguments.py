@@ -14,6 +14,7 @@ from apss_jax.schema.document import read_text
 from apss_jax.schema.errors import InputError, mistake
 from apss_jax.schema.weights import MAX_SIZE
 
+MAX_DEGREE: Final = 1_000_000  # no cluster has more devices
 REMEDY: Final = "Correct the value"
 TENSOR: Final = "--tensor-model-parallel-size"
 PIPELINE: Final = "--pipeline-model-parallel-size"
@@ -56,24 +57,28 @@ class MegatronArguments:
             raise self.wrong(flag, rule, "Write its value, or add the line that sets it")
         return words[0]
 
-    def size(self, flag: str, default: int) -> int:
+    def size(self, flag: str, default: int, *, most: int = MAX_SIZE) -> int:
         """Returns the whole number after a flag, at least 1."""
-        found = self.maybe_size(flag)
+        found = self.maybe_size(flag, most=most)
         return default if found is None else found
 
-    def maybe_size(self, *flags: str, least: int = 1) -> int | None:
+    def degree(self, flag: str) -> int:
+        """Returns a degree of parallelism, 1 where the flag is not there."""
+        return self.size(flag, 1, most=MAX_DEGREE)
+
+    def maybe_size(self, *flags: str, least: int = 1, most: int = MAX_SIZE) -> int | None:
         """Returns the whole number after the first flag that is there, None without one."""
         flag = next((flag for flag in flags if flag in self.flags), None)
         text = None if flag is None else self.text(flag)
         if flag is None or text is None:
             return None
-        if not re.fullmatch(r"\d{1,10}", text) or not least <= int(text) <= MAX_SIZE:
-            raise self.wrong(flag, f"must be a whole number of at least {least}")
+        if not re.fullmatch(r"\d{1,10}", text) or not least <= int(text) <= most:
+            raise self.wrong(flag, f"must be a whole number from {least} to {most}")
         return int(text)
 
-    def needed(self, flag: str) -> int:
+    def needed(self, flag: str, *, most: int = MAX_SIZE) -> int:
         """Returns the whole number after a flag that must be there."""
-        found = self.maybe_size(flag)
+        found = self.maybe_size(flag, most=most)
         if found is None:
             raise self.wrong(flag, "is missing", f"Add {flag}, or give the model with --model")
         return found
@@ -81,7 +86,7 @@ class MegatronArguments:
     @property
     def pipeline_parallel(self) -> int:
         """Returns the pipeline degree."""
-        return self.size(PIPELINE, 1)
+        return self.degree(PIPELINE)
 
     @property
     def counted_layers(self) -> int:
@@ -108,7 +113,7 @@ class MegatronArguments:
         per_chunk = self.maybe_size(PER_VIRTUAL)
         if per_chunk is not None:
             return max(self.counted_layers // self.pipeline_parallel // per_chunk, 1)
-        return self.size(VIRTUAL, 1)
+        return self.degree(VIRTUAL)
 
 
 def read_megatron_arguments(source: str) -> MegatronArguments:

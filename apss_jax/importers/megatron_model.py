@@ -22,8 +22,10 @@ from apss_jax.schema.layers import (
     NormKind,
 )
 from apss_jax.schema.model import Embedding, Head, LayerRun, Model
-from apss_jax.schema.weights import MAX_LAYERS
+from apss_jax.schema.weights import MAX_LAYERS, MAX_SIZE
 
+LARGEST: Final = MAX_SIZE // 16  # of a width or vocabulary, from which others are made
+MAX_MULTIPLE: Final = 1024  # times a thousand thousand ranks it is still a size
 VOCAB_MULTIPLE: Final = 128  # --make-vocab-size-divisible-by
 GATED_MULTIPLE: Final = 64  # to which a gated width of two thirds is rounded down
 DEFAULT_VOCAB: Final = 50_257  # of GPT-2, whose tokenizer Megatron's examples use
@@ -36,16 +38,15 @@ def model_of_arguments(given: MegatronArguments) -> Model:
     if given.has(*HYBRID):
         flag = next(flag for flag in HYBRID if given.has(flag))
         raise given.wrong(flag, "is not read", "Give the model with --model config.json")
-    hidden, layers = given.needed("--hidden-size"), given.needed(LAYERS)
-    if layers > MAX_LAYERS:
-        raise given.wrong(LAYERS, f"must be at most {MAX_LAYERS}")
+    hidden = given.needed("--hidden-size", most=LARGEST)
+    layers = given.needed(LAYERS, most=MAX_LAYERS)
     norm: NormKind = "rms" if given.text("--normalization") == "RMSNorm" else "layer"
     notes: list[str] = []
     runs = tuple(
         LayerRun(repeat=len(list(run)), layer=_layer(given, hidden, norm, routed=routed))
         for routed, run in groupby(_routed(given, layers))
     )
-    vocab = padded_vocab(*_vocab(given, notes), given.size(TENSOR, 1))
+    vocab = padded_vocab(*_vocab(given, notes), given.degree(TENSOR))
     if given.has("--mtp-num-layers"):
         notes.append("layers of multi-token prediction are not counted")
     return Model(
@@ -73,10 +74,11 @@ def _vocab(given: MegatronArguments, notes: list[str]) -> tuple[int, int]:
     padded = given.maybe_size("--padded-vocab-size")
     if padded is not None:
         return padded, 1
-    size = given.maybe_size("--vocab-size")
+    size = given.maybe_size("--vocab-size", most=LARGEST)
     if size is None:
         notes.append(f"a vocabulary of {DEFAULT_VOCAB} assumed: the arguments do not say it")
-    return size or DEFAULT_VOCAB, given.size("--make-vocab-size-divisible-by", VOCAB_MULTIPLE)
+    multiple = given.size("--make-vocab-size-divisible-by", VOCAB_MULTIPLE, most=MAX_MULTIPLE)
+    return size or DEFAULT_VOCAB, multiple
 
 
 def _positions(given: MegatronArguments) -> int:

@@ -13,6 +13,7 @@ from apss_jax.schema.model import Model
 from apss_jax.schema.plan import Recompute
 
 SHARDING: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+MAX_BATCH: Final = 1_000_000_000  # far above any real one
 SELECTIVE: Final = ("--recompute-activations", "--checkpoint-activations")
 
 
@@ -33,16 +34,16 @@ class MegatronRun:
 def run_of_arguments(given: MegatronArguments, num_devices: int) -> MegatronRun:
     """Returns the run on so many devices, over which the data degree is what remains."""
     notes: list[str] = []
-    tensor, context = given.size(names.TENSOR, 1), given.size(names.CONTEXT, 1)
+    tensor, context = given.degree(names.TENSOR), given.degree(names.CONTEXT)
     pipeline, virtual = given.pipeline_parallel, given.virtual_stages
     data = max(num_devices // (tensor * pipeline * context), 1)
-    micro_batch = given.size("--micro-batch-size", 1)
+    micro_batch = given.size("--micro-batch-size", 1, most=MAX_BATCH)
     layout = Layout(
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
         data_parallel=data,
         context_parallel=context,
-        expert_parallel=given.size(names.EXPERT, 1),
+        expert_parallel=given.degree(names.EXPERT),
         virtual_stages=virtual,
         micro_batch=micro_batch,
         zero_stage=_zero_stage(given),
@@ -56,8 +57,8 @@ def run_of_arguments(given: MegatronArguments, num_devices: int) -> MegatronRun:
         model=model_of_arguments(given) if described else None,
         layout=layout,
         split=split_of_arguments(given),
-        global_batch=given.size("--global-batch-size", micro_batch * data),
-        seq_len=given.maybe_size("--seq-length", "--encoder-seq-length"),
+        global_batch=given.size("--global-batch-size", micro_batch * data, most=MAX_BATCH),
+        seq_len=given.maybe_size("--seq-length", "--encoder-seq-length", most=MAX_BATCH),
         precision=_precision(given),
         notes=tuple(notes),
     )
