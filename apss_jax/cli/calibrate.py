@@ -98,4 +98,5 @@ def _show(calibration: Calibration, console: Console) -> None:
     show_calibration(calibration, console)
 
 
-app: Final = new_app(calibrate_command, "apss_jax.calibrate")
+EXAMPLE: Final = "--runs runs.csv --out stack.json"
+app: Final = new_app(calibrate_command, "apss_jax.calibrate", EXAMPLE)

@@ -168,4 +168,5 @@ def _show(estimate: Estimate, subject: Subject, console: Console) -> None:
     show_estimate(estimate, subject.model, subject.cluster, console)
 
 
-app: Final = new_app(estimate_command, "apss_jax.estimate")
+EXAMPLE: Final = "--plan plan.json --stack megatron"
+app: Final = new_app(estimate_command, "apss_jax.estimate", EXAMPLE)

@@ -109,7 +109,8 @@ def _cell(source: SourceAccuracy) -> str:
     return "; ".join(parts)
 
 
-app: Final = new_app(fit_command, MODULE)
+EXAMPLE: Final = "--dry-run"
+app: Final = new_app(fit_command, MODULE, EXAMPLE)
 
 if __name__ == "__main__":
     main()

@@ -41,14 +41,15 @@ class Answer:
     exit_code: int = ANSWERED
 
 
-def new_app(command: Callable[..., Answer], module: str) -> typer.Typer:
-    """Returns the typer application of one command."""
+def new_app(command: Callable[..., Answer], module: str, example: str) -> typer.Typer:
+    """Returns the typer application of one command; its help ends with an example of its flags."""
     app = typer.Typer(
         name=f"python -m {module}",
         add_completion=False,
         rich_markup_mode=None,  # plain help: drawing boxes would import rich, half of the time
     )
-    app.command()(command)
+    # The character keeps the example on lines of its own.
+    app.command(epilog=f"\b\nExample:\n  python -m {module} {example}")(command)
     return app
 
 

@@ -124,6 +124,8 @@ def _written(
     from apss_jax.report.files import report_files
     from apss_jax.report.plan_words import headline
 
+    if result.plans:
+        note("Following the first plan's ops, and the plans under other batches and links")
     result, files = with_detail(*subject, result, stack), None
     if result.plans and folder.formats:
         exports = exports_of(result.plans[0], subject, folder.formats, stack)
@@ -149,4 +151,5 @@ def _show(result: SearchResult, subject: Subject, console: Console) -> None:
     note(f"Took {phases}")
 
 
-app: Final = new_app(search_command, "apss_jax.search")
+EXAMPLE: Final = "--model gpt2 --cluster 2x8xA100 --global-batch 256"
+app: Final = new_app(search_command, "apss_jax.search", EXAMPLE)

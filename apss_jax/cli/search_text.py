@@ -62,6 +62,14 @@ def _show_plans(result: SearchResult, console: Console) -> None:
         console.print()
         console.print(part)
     print_list(console, "Why plan 1", first.explanation)
+    for plan in result.plans[1:]:
+        print_list(console, f"Why plan {plan.rank} is not first", _told(plan))
+
+
+def _told(plan: Plan) -> list[str]:
+    """Returns what bounds a plan that is not first, and what it would need to be."""
+    starts = ("bound by", "to win", "memory bounds")
+    return [said for said in plan.explanation if said.startswith(starts)]
 
 
 def _layout_table(plans: tuple[Plan, ...]) -> Table:

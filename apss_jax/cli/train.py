@@ -115,4 +115,5 @@ def _show(document: dict[str, Any], console: Console) -> None:
     console.print(f"Trained {document['steps']} steps; the network is in {document['out']}")
 
 
-app: Final = new_app(train_command, "apss_jax.train")
+EXAMPLE: Final = "--out out/dpsn --steps 5000 --seed 1"
+app: Final = new_app(train_command, "apss_jax.train", EXAMPLE)

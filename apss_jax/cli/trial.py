@@ -104,4 +104,5 @@ def _show(found: Trial, console: Console) -> None:
     show_trial(found, console)
 
 
-app: Final = new_app(trial_command, MODULE)
+EXAMPLE: Final = "--plan result.json --top 3"
+app: Final = new_app(trial_command, MODULE, EXAMPLE)

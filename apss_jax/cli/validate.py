@@ -177,4 +177,5 @@ def _show(validation: Validation, console: Console) -> None:
     show_validation(validation, console)
 
 
-app: Final = new_app(validate_command, MODULE)
+EXAMPLE: Final = "--runs runs.csv --json"
+app: Final = new_app(validate_command, MODULE, EXAMPLE)

@@ -27,6 +27,7 @@ from apss_jax.schema.stack import Stack
 
 ROUND = 64  # layouts between two looks at what can still win
 MAX_COSTED = 8192  # candidates; what lies beyond is counted as dropped
+TELL_EVERY_S = 1.0  # how long a person waits without a word
 Progress = Callable[[str], None]
 
 
@@ -92,7 +93,8 @@ def search_inputs(
     lineup = Lineup.of(inputs, chosen, tables)
     clock.lap("candidates")
     effort = Effort(solver, top, MAX_COSTED) if use_policy else Effort(solver, None, None)
-    found = cost_lineup(inputs, tables, lineup, effort, clock)
+    found = cost_lineup(inputs, tables, lineup, effort, clock, progress)
+    progress(f"{len(found.choices)} placed layouts are costed; refining the leading plans")
     shown = refined(inputs, tables, found, top, solver)
     plans = _plans(PlanWriter(inputs, tables), shown, inputs)
     missing = None if plans else find_shortfall(inputs, pins, found.choices, found.costs)
@@ -107,7 +109,12 @@ def search_inputs(
 
 
 def cost_lineup(
-    inputs: Inputs, tables: CostTables, lineup: Lineup, effort: Effort, clock: Clock
+    inputs: Inputs,
+    tables: CostTables,
+    lineup: Lineup,
+    effort: Effort,
+    clock: Clock,
+    progress: Progress = lambda _: None,
 ) -> Found:
     """Costs layouts in rounds until no remaining one can be among the plans that are shown."""
     cutter = Cutter(inputs.cluster, inputs.stack, tables.problem, effort.solver)
@@ -119,7 +126,8 @@ def cost_lineup(
         cuts = cutter.cuts(lineup.hopeful(rows, played.limit_s), tables)
         clock.lap("partition")
         lineup.dropped.update(played.play(cuts))
-        clock.lap("cost")
+        if clock.lap("cost"):
+            progress(f"{len(played.choices)} placed layouts are costed")
     played.finish()
     dropped = {name: count for name, count in lineup.dropped.items() if count}
     return Found(played.choices, played.costs, played.fits, dropped)
@@ -164,14 +172,17 @@ class Clock:
     """Wall time by phase."""
 
     def __init__(self) -> None:
-        self._start = self._last = perf_counter()
+        self._start = self._last = self._told = perf_counter()
         self._spent = dict.fromkeys(("load", "candidates", "partition", "cost", "write"), 0.0)
 
-    def lap(self, phase: str) -> None:
-        """Adds the time since the last lap to a phase."""
+    def lap(self, phase: str) -> bool:
+        """Adds the time since the last lap to a phase; tells once a second that one has passed."""
         now = perf_counter()
         self._spent[phase] += now - self._last
         self._last = now
+        is_due = now - self._told >= TELL_EVERY_S
+        self._told = now if is_due else self._told
+        return is_due
 
     def elapsed(self) -> dict[str, float]:
         """Returns seconds by phase, and in total."""

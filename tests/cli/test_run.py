@@ -147,7 +147,7 @@ def test_an_interrupt_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> Answer:
         raise KeyboardInterrupt
 
-    assert run(new_app(interrupted, "apss_jax.search"), []) == 130
+    assert run(new_app(interrupted, "apss_jax.search", ""), []) == 130
     assert capsys.readouterr() == ("", "")
 
 
@@ -158,7 +158,7 @@ def test_a_bug_is_not_hidden() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run(new_app(broken, "apss_jax.search"), [])
+        run(new_app(broken, "apss_jax.search", ""), [])
 
 
 def _shell(script: str) -> "subprocess.CompletedProcess[str]":

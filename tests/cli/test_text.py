@@ -1,9 +1,13 @@
 """What people read: the figures of the document, in 80 columns, the same each time."""
 
+import re
+from io import StringIO
+
 import pytest
 from samples import BROKEN, NOTHING, PLAN, RESULT, WIDEST, console, written
 
 from apss_jax.cli.estimate_text import show_estimate, verdict
+from apss_jax.cli.run import _print_text
 from apss_jax.cli.search_text import show_search
 from apss_jax.importers.clusters import load_cluster
 from apss_jax.importers.load import load_model
@@ -13,6 +17,8 @@ from apss_jax.schema.plan import Estimate, SearchResult
 
 MODEL = load_model("llama-3.1-8b")
 CLUSTER = load_cluster("2x8xH100-SXM5-80GB")
+STYLE = re.compile(r"\x1b\[[\d;]*m")
+COLOUR = re.compile(r"\x1b\[(?:\d;)*(?:3[0-7]|9[0-7]|38;)")
 WIDE = RESULT.model_copy(update={"plans": (PLAN, WIDEST), "warnings": ("w" * 200,)})
 
 
@@ -111,3 +117,52 @@ def test_the_breakdown_shows_each_part() -> None:
 def test_same_input_same_text() -> None:
     """Nothing in the text depends on the clock or on the order of a set."""
     assert _search_text(WIDE) == _search_text(WIDE)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_search_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal lines are as long as it is wide, at most; nothing is cut off."""
+    text = _on_terminal(monkeypatch, COLUMNS=str(width), NO_COLOR="1")
+    lines = [STYLE.sub("", line) for line in text.splitlines()]
+    assert max(map(len, lines)) <= width
+    assert "…" not in text
+
+
+def test_colours_are_never_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NO_COLOR a terminal gets the same words without colours; otherwise bars have them."""
+    plain = _on_terminal(monkeypatch, COLUMNS="80", NO_COLOR="1")
+    coloured = _on_terminal(monkeypatch, COLUMNS="80")
+    assert not COLOUR.search(plain)
+    assert COLOUR.search(coloured)
+    assert STYLE.sub("", coloured) == STYLE.sub("", plain)
+
+
+def test_plans_that_are_not_first_say_why() -> None:
+    """What bounds them, what memory forbids, and what they would have to save."""
+    said = ("bound by compute: of 2 s", "to win it would have to save 1 s", "something else")
+    second = PLAN.model_copy(update={"rank": 2, "explanation": said})
+    text = _search_text(RESULT.model_copy(update={"plans": (PLAN, second)}))
+    told = text.split("Why plan 2 is not first")[1]
+    assert "bound by compute" in told and "to win" in told
+    assert "something else" not in told
+
+
+class Terminal(StringIO):
+    """A stdout that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Says so."""
+        return True
+
+
+def _on_terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
+    """Returns what a terminal gets of the widest search."""
+    screen = Terminal()
+    with monkeypatch.context() as patch:
+        for name in ("NO_COLOR", "COLUMNS", "FORCE_COLOR"):
+            patch.delenv(name, raising=False)
+        for name, value in {"TERM": "xterm-256color", **environment}.items():
+            patch.setenv(name, value)
+        patch.setattr("sys.stdout", screen)
+        _print_text(lambda target: show_search(WIDE, MODEL, CLUSTER, target))
+    return screen.getvalue()
