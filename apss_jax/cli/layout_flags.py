@@ -9,13 +9,14 @@ import typer
 
 from apss_jax.cli.options import Text
 from apss_jax.cli.pins import zero_stage
-from apss_jax.cli.values import maybe_number, number_or, one_of, whole_numbers
+from apss_jax.cli.values import number_or, one_of, whole_number, whole_numbers
 
 if TYPE_CHECKING:
     from apss_jax.planning.inputs import Inputs
     from apss_jax.schema.layout import Layout
     from apss_jax.schema.plan import Recompute, ScheduleName
 
+MOST = 1_000_000  # of a degree: no cluster has more devices
 ONE = "[default: 1]"
 Tensor = Annotated[Text, typer.Option("--tp", metavar="N", help=f"Tensor degree.  {ONE}")]
 Pipeline = Annotated[Text, typer.Option("--pp", metavar="N", help=f"Pipeline degree.  {ONE}")]
@@ -132,18 +133,18 @@ class LayoutTexts:
         from apss_jax.schema.layout import Layout
 
         tensor, pipeline, context = (
-            number_or("--tp", self.tp, 1),
-            number_or("--pp", self.pp, 1),
-            number_or("--cp", self.cp, 1),
+            number_or("--tp", self.tp, 1, most=MOST),
+            number_or("--pp", self.pp, 1, most=MOST),
+            number_or("--cp", self.cp, 1, most=MOST),
         )
-        virtual = number_or("--vpp", self.vpp, 1)
-        data = maybe_number("--dp", self.dp)
+        virtual = number_or("--vpp", self.vpp, 1, most=MOST)
+        data = None if self.dp is None else whole_number("--dp", self.dp, most=MOST)
         return Layout(
             tensor_parallel=tensor,
             pipeline_parallel=pipeline,
             data_parallel=data or max(1, num_devices // (tensor * pipeline * context)),
             context_parallel=context,
-            expert_parallel=number_or("--ep", self.ep, 1),
+            expert_parallel=number_or("--ep", self.ep, 1, most=MOST),
             virtual_stages=virtual,
             micro_batch=number_or("--micro-batch", self.micro_batch, 1),
             zero_stage=1 if self.zero is None else zero_stage("--zero", self.zero),

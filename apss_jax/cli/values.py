@@ -13,11 +13,11 @@ LARGEST: Final = 1_000_000_000  # far above any real count, far below what 64 bi
 SWITCH: Final = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 
-def whole_number(flag: str, text: str, *, least: int = 1) -> int:
+def whole_number(flag: str, text: str, *, least: int = 1, most: int = LARGEST) -> int:
     """Returns the whole number that a flag gives."""
-    if re.fullmatch(r"[0-9]{1,10}", text) and least <= int(text) <= LARGEST:
+    if re.fullmatch(r"[0-9]{1,10}", text) and least <= int(text) <= most:
         return int(text)
-    rule = f"must be a whole number from {least} to {LARGEST}"
+    rule = f"must be a whole number from {least} to {most}"
     raise mistake(flag, text or "''", rule, f"Give one, for example {flag} 8")
 
 
@@ -26,9 +26,11 @@ def maybe_number(flag: str, text: str | None, *, least: int = 1) -> int | None:
     return None if text is None else whole_number(flag, text, least=least)
 
 
-def number_or(flag: str, text: str | None, default: int, *, least: int = 1) -> int:
+def number_or(
+    flag: str, text: str | None, default: int, *, least: int = 1, most: int = LARGEST
+) -> int:
     """Returns the whole number that a flag gives, the default where the flag is not there."""
-    return default if text is None else whole_number(flag, text, least=least)
+    return default if text is None else whole_number(flag, text, least=least, most=most)
 
 
 def whole_numbers(flag: str, text: str, *, least: int = 1) -> tuple[int, ...]:

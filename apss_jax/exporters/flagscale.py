@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from apss_jax.exporters.export import Export, Exporter, commented, header, yaml_text
 from apss_jax.exporters.hosts import hostfile, hostfile_notes
-from apss_jax.exporters.megatron import batch_flags, parallel_flags
+from apss_jax.exporters.megatron import batch_flags, parallel_flags, shape_flags
 from apss_jax.exporters.megatron_model import Flag, model_flags
 from apss_jax.importers import megatron_arguments as names
 from apss_jax.legality.framework_limits import FLAGSCALE
@@ -77,7 +77,7 @@ def train_config(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         system["checkpoint"] = {"ckpt_format": "torch"}
         system["hetero"] = _hetero(launch)
     batch = [flag for flag in batch_flags(launch) if "batch" in flag[0]]
-    model = as_fields([*described, *batch])
+    model = as_fields([*shape_flags(launch), *described, *batch])
     data = {key: model.pop(key) for key in ("vocab_size",) if key in model}
     config = {"system": system, "model": model}
     return ({**config, "data": {"tokenizer": data}} if data else config), notes

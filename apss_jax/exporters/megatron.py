@@ -85,6 +85,12 @@ def _recompute_flags(launch: Launch) -> Iterator[Flag]:
         yield "--recompute-num-layers", "1"
 
 
+def shape_flags(launch: Launch) -> list[Flag]:
+    """Returns the flags of the model that the plan knows whatever else is known of it."""
+    lengths = ("--seq-length", str(launch.plan.seq_len))
+    return [(names.LAYERS, str(launch.num_layers)), lengths]
+
+
 def batch_flags(launch: Launch) -> list[Flag]:
     """Returns the flags of batch and number format."""
     plan = launch.plan
@@ -123,7 +129,7 @@ def write_megatron(launch: Launch) -> Export:
     """Returns the launch script, the arguments as lines, and the hostfile."""
     described, notes = model_flags(launch.model, launch.plan)
     parts = {
-        "MODEL_ARGS": described,
+        "MODEL_ARGS": [*shape_flags(launch), *described],
         "PARALLEL_ARGS": parallel_flags(launch),
         "BATCH_ARGS": batch_flags(launch),
     }

@@ -68,9 +68,7 @@ def _size_flags(model: Model, plan: Plan) -> Iterator[Flag]:
     assert model.embedding is not None  # a table is no GPT
     positions = model.embedding.num_positions
     longest = max(positions, plan.seq_len or 0, 0 if positions else model.max_seq_len or 0)
-    yield "--num-layers", str(model.num_layers)
     yield "--hidden-size", str(model.hidden_size)
-    yield "--seq-length", str(plan.seq_len)
     yield "--max-position-embeddings", str(longest)
     yield "--position-embedding-type", "learned_absolute" if positions else "rope"
     yield "--vocab-size", str(model.embedding.vocab_size)

@@ -50,8 +50,6 @@ def check_megatron(files: dict[str, str], launch: Launch) -> None:
     run = run_of_arguments(arguments, launch.world)
     assert run.layout == layout_of(launch.plan)
     assert (run.global_batch, run.seq_len) == (launch.plan.global_batch, launch.plan.seq_len)
-    if launch.is_even and not arguments.has("--num-layers"):
-        return  # the model has no flags there: an even split needs none of its own
     assert run.split == launch.split
     assert argument_violations(arguments, launch.world) == ()
 
