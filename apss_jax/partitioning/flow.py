@@ -65,7 +65,9 @@ class Flow:
 
         found_s = np.empty(len(offsets))
         offsets = np.ascontiguousarray(offsets, np.int64)
-        flow_kernels.simulate(*self.arguments(), offsets, self.room(), found_s)
+        flow_kernels.simulate(
+            *(flow_kernels.step_s, *self.arguments(), offsets, self.room(), found_s)
+        )
         return found_s
 
     def arguments(self) -> tuple[Any, ...]:

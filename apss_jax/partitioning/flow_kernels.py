@@ -25,6 +25,9 @@ PROBLEM = _tuple(
 )
 SCHEDULE = _tuple((int64[::1], int64[:, ::1], int64[::1], int64[:, ::1]))
 ROOM = _tuple((float64[:, ::1], float64[:, ::1], float64[:, :, ::1]))
+_STEP = float64(SCHEDULE, float64, ROOM, float64)
+# `step_s` as other kernels get it.
+STEP: Any = types.FunctionType(_STEP)
 
 # Tables of one problem: sums over layers of the times of each row, [passes, rows, offsets], of
 # states and of what is saved, [2, offsets]; messages by where they are cut, [links, offsets].
@@ -69,16 +72,6 @@ def least_step_s(pieces: Any, stages: int, micro_batches: int) -> float:
         before_s += pieces[FORWARD, stage] + pieces[SENT, stage]
         after_s += pieces[BACKWARD, stage] + pieces[SENT, stage]
     return least_s
-
-
-@inner
-def step_s(schedule: Any, blocking: float, room: Any, limit_s: float) -> float:
-    """Returns the time of one step, or inf if it is known to reach `limit_s`."""
-    sizes = schedule[0]
-    pieces, work, ring = room
-    if sizes[ROWS] == 0:
-        return _step_of_waves_s(pieces, sizes[MICRO_BATCHES], work, blocking, limit_s)
-    return _step_of_rows_s(pieces, schedule, work, ring, blocking)
 
 
 @inner
@@ -307,11 +300,21 @@ def fill_pieces(problem: Any, offsets: Any, first: int, stop: int, pieces: Any) 
             pieces[SENT, piece] = sent[places[LINK, piece], end]
 
 
-@compiled(void(PROBLEM, SCHEDULE, float64, int64[:, ::1], ROOM, float64[::1]))
+@compiled(_STEP)
+def step_s(schedule: Any, blocking: float, room: Any, limit_s: float) -> float:
+    """Returns the time of one step, or inf if it is known to reach `limit_s`."""
+    sizes = schedule[0]
+    pieces, work, ring = room
+    if sizes[ROWS] == 0:
+        return _step_of_waves_s(pieces, sizes[MICRO_BATCHES], work, blocking, limit_s)
+    return _step_of_rows_s(pieces, schedule, work, ring, blocking)
+
+
+@compiled(void(STEP, PROBLEM, SCHEDULE, float64, int64[:, ::1], ROOM, float64[::1]))
 def simulate(
-    problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any, found_s: Any
+    step: Any, problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any, found_s: Any
 ) -> None:
     """Writes the step time for each row of `offsets`."""
     for row in range(offsets.shape[0]):
         fill_pieces(problem, offsets[row], 0, room[0].shape[1], room[0])
-        found_s[row] = step_s(schedule, blocking, room, inf)
+        found_s[row] = step(schedule, blocking, room, inf)

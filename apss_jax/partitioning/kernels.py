@@ -12,17 +12,23 @@ The search then looks for the best pair of limits. A *box* holds the pairs that 
 pass at its upper corner bounds everything inside from below, and the solution found there splits
 off what it dominates. Boxes are taken best bound first until none is below the incumbent.
 
-Few and plain functions on plain arrays: a first use compiles them all, which must stay quick, each
-again inside its caller. None makes a view of an array or passes one on in an inner loop: counting
-the references takes longer than the loop itself.
+Few and plain functions on plain arrays: a first use compiles them all, which must stay quick.
+numba optimises a function again inside each entry that calls it, so that what several entries need
+is an entry of its own, and they get its address. None makes a view of an array or passes one on in
+an inner loop: counting the references takes longer than the loop itself.
 """
 
 from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
 from math import inf, nan
+from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from numba import float64, int64, njit
+from numba import float64, int64, njit, types
+from numba.core.errors import NumbaExperimentalFeatureWarning
 
 # The tables of one problem, each [stages, offsets]. ENDING is the cost of the boundary that a stage
 # ending there has; the others are prefix sums: layers [a, b) of a stage have `x[b] - x[a]`.
@@ -201,6 +207,13 @@ def split(boxes: Any, found_s: Any, pass_s: float, count: int) -> int:
     return count
 
 
+@cache
+def _sources_digest() -> str:
+    """Returns a digest of all kernels' sources: an entry is made of functions of several files."""
+    sources = sorted(Path(__file__).parent.glob("*kernels.py"))
+    return sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:8]
+
+
 def compiled(signature: Any) -> Callable[[Any], Any]:
     """Returns a decorator that compiles for one signature and keeps the result on disk.
 
@@ -208,20 +221,28 @@ def compiled(signature: Any) -> Callable[[Any], Any]:
     """
 
     def decorate(function: Any) -> Any:
-        try:
-            return njit(signature, cache=True, nogil=True)(function)
-        except RuntimeError:
-            return njit(signature, nogil=True)(function)
+        # numba looks whether the function's own file has changed, and names what it keeps so.
+        function.__qualname__ += f"_{_sources_digest()}"
+        with catch_warnings():
+            # Functions by their address: numba says of each call that the feature is new.
+            simplefilter("ignore", NumbaExperimentalFeatureWarning)
+            try:
+                return njit(signature, cache=True, nogil=True)(function)
+            except RuntimeError:
+                return njit(signature, nogil=True)(function)
 
     return decorate
 
 
-@compiled(
-    float64(
-        *(float64[:, :, ::1], float64[:, ::1], int64[:, ::1], int64[:, ::1]),
-        *(float64[:, ::1], float64[::1], int64[::1]),
-    )
+_SOLVE = float64(
+    *(float64[:, :, ::1], float64[:, ::1], int64[:, ::1], int64[:, ::1]),
+    *(float64[:, ::1], float64[::1], int64[::1]),
 )
+# `solve` as other kernels get it: called by its address, it is not compiled again inside them.
+SOLVE: Any = types.FunctionType(_SOLVE)
+
+
+@compiled(_SOLVE)
 def solve(
     tables: Any, boxes: Any, work: Any, start_of: Any, cost_s: Any, limits: Any, cuts: Any
 ) -> float:

@@ -68,8 +68,8 @@ def scored_orders(
     plan = np.array([evaluations, 0, 0, np.iinfo(np.int64).max // 2], np.int64)
     offsets = np.zeros((len(orders), instance.num_stages + 1), np.int64)
     scores_s = np.empty(len(orders))
-    portfolio_kernels.score(
-        *(problem, schedule, devices, plan, flow.room(), _exact_room(instance)),
+    portfolio_kernels.arrange(
+        *(*_entries(), problem, schedule, devices, plan, flow.room(), _exact_room(instance)),
         *(_own_room(instance, seed), np.ascontiguousarray(orders, np.int64), offsets, scores_s),
     )
     return scores_s, offsets
@@ -85,7 +85,7 @@ def _arranged(
     devices = (instance.allowed_bytes, instance.node_stages, instance.counts)
     own = _own_room(instance, seed)
     step_s = portfolio_kernels.arrange(
-        *(problem, schedule, devices, plan, flow.room(), _exact_room(instance), own),
+        *(*_entries(), problem, schedule, devices, plan, flow.room(), _exact_room(instance), own),
         *(orders, offsets, np.empty(len(orders))),
     )
     if not step_s < np.inf:
@@ -146,6 +146,13 @@ def _all_orders(counts: tuple[int, ...], num_stages: int) -> Orders:
             longer.append(np.pad(free, ((0, 0), (0, 1)), constant_values=kind))
         orders = np.concatenate(longer)
     return orders
+
+
+def _entries() -> tuple[Any, ...]:
+    """Returns what the kernel calls, in the order of its `ENTRIES`."""
+    from apss_jax.partitioning import flow_kernels, kernels, search_kernels
+
+    return flow_kernels.step_s, search_kernels.improve, kernels.solve
 
 
 def _own_room(instance: JointInstance, seed: int) -> tuple[Any, ...]:

@@ -20,20 +20,20 @@ from apss_jax.partitioning.flow_kernels import (
     SAVED,
     SCHEDULE,
     STATES,
+    STEP,
     fill_pieces,
-    step_s,
 )
 from apss_jax.partitioning.kernels import (
     ENDING,
     GRADIENT,
     MEMORY,
     ROUNDS,
+    SOLVE,
     TIME,
     compiled,
     inner,
-    solve,
 )
-from apss_jax.partitioning.search_kernels import LEFT, copy, draw, excess, improve, improve_again
+from apss_jax.partitioning.search_kernels import IMPROVE, LEFT, copy, draw, excess
 
 # Entry of the state beside those of the cut search: the share of a transfer that blocks.
 _BLOCKING = 2
@@ -51,6 +51,9 @@ _BRIEF, _LONG, _NUM_LONG, _TOTAL = range(4)
 _TRIAL, _HERE, _BEST = range(3)
 
 _tuple: Any = types.Tuple
+# Entries of other kernels: `step_s`, `improve`, `solve`. Each is an argument of its own, as numba
+# takes functions from Python in no other way.
+ENTRIES = (STEP, IMPROVE, SOLVE)
 # Allowed bytes, stages of a node and counts of each type.
 DEVICES = _tuple((float64[::1], int64[::1], int64[::1]))
 # Room of the exact cuts: tables, boxes, work, starts, costs, limits, cuts.
@@ -104,7 +107,9 @@ def _fill_tables(problem: Any, micro_batches: int, tables: Any) -> None:
 
 
 @inner
-def _solve_exactly(problem: Any, micro_batches: int, exact_room: Any, offsets: Any) -> bool:
+def _solve_exactly(
+    solve: Any, problem: Any, micro_batches: int, exact_room: Any, offsets: Any
+) -> bool:
     """Writes the exact cuts of the closed form; False if none fit."""
     tables, boxes, work, start_of, cost_s, limits, cuts = exact_room
     _fill_tables(problem, micro_batches, tables)
@@ -117,7 +122,9 @@ def _solve_exactly(problem: Any, micro_batches: int, exact_room: Any, offsets: A
 
 
 @inner
-def _simulated_s(problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any) -> float:
+def _simulated_s(
+    step_s: Any, problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any
+) -> float:
     """Returns the step of some offsets; inf if they do not fit."""
     if excess(problem, offsets) > 0.0:
         return inf
@@ -126,9 +133,9 @@ def _simulated_s(problem: Any, schedule: Any, blocking: float, offsets: Any, roo
 
 
 @inner
-def _begin(
-    problem: Any, schedule: Any, devices: Any, plan: Any, room: Any, exact_room: Any, own: Any,
-    orders: Any, offsets: Any, scores_s: Any,
+def _begin(  # noqa: PLR0913, PLR0917
+    step_s: Any, improve: Any, solve: Any, problem: Any, schedule: Any, devices: Any, plan: Any,
+    room: Any, exact_room: Any, own: Any, orders: Any, offsets: Any, scores_s: Any,
 ) -> None:  # fmt: skip
     """Scores the orders to begin with; those without offsets of their own get exact ones."""
     cursor, micro_batches = own[4], schedule[0][MICRO_BATCHES]
@@ -139,12 +146,13 @@ def _begin(
         _place(problem, devices, orders[row], own[2])
         if offsets[row, orders.shape[1]] == 0:
             plan[_TOTAL] -= _SOLVE_EVALUATIONS
-            if not _solve_exactly(problem, micro_batches, exact_room, offsets[row]):
+            if not _solve_exactly(solve, problem, micro_batches, exact_room, offsets[row]):
                 continue
         cursor[LEFT] = min(plan[_BRIEF], max(plan[_TOTAL], 1))
         plan[_TOTAL] -= cursor[LEFT]
         scores_s[row] = improve(
-            problem, schedule, own[5][_BLOCKING], offsets[row], room, cursor, own[5]
+            *(step_s, problem, schedule, own[5][_BLOCKING], offsets[row], room),
+            *(cursor, own[5], own[3], False),
         )
         plan[_TOTAL] += cursor[LEFT]
 
@@ -164,9 +172,9 @@ def _bring_best(orders: Any, offsets: Any, scores_s: Any, first: int) -> None:
 
 
 @inner
-def _continue(
-    problem: Any, schedule: Any, devices: Any, plan: Any, room: Any, own: Any, orders: Any,
-    offsets: Any, scores_s: Any,
+def _continue(  # noqa: PLR0913, PLR0917
+    step_s: Any, improve: Any, problem: Any, schedule: Any, devices: Any, plan: Any, room: Any,
+    own: Any, orders: Any, offsets: Any, scores_s: Any,
 ) -> None:  # fmt: skip
     """Searches the cuts of the best orders for longer."""
     cursor, state = own[4], own[5]
@@ -177,8 +185,9 @@ def _continue(
         _place(problem, devices, orders[row], own[2])
         cursor[LEFT] = min(plan[_LONG], plan[_TOTAL])
         plan[_TOTAL] -= cursor[LEFT]
-        scores_s[row] = improve_again(
-            problem, schedule, own[5][_BLOCKING], offsets[row], room, cursor, state, own[3]
+        scores_s[row] = improve(
+            *(step_s, problem, schedule, own[5][_BLOCKING], offsets[row], room),
+            *(cursor, state, own[3], True),
         )
         plan[_TOTAL] += cursor[LEFT]
 
@@ -208,31 +217,34 @@ def _change(order: Any, used: Any, counts: Any, cursor: Any) -> None:
 
 
 @inner
-def _try_order(
-    problem: Any, schedule: Any, devices: Any, room: Any, exact_room: Any, own: Any, here_s: float,
-    most: int,
+def _try_order(  # noqa: PLR0913, PLR0917
+    step_s: Any, improve: Any, solve: Any, problem: Any, schedule: Any, devices: Any, room: Any,
+    exact_room: Any, own: Any, here_s: float, most: int,
 ) -> float:  # fmt: skip
     """Returns the step of the order at hand with the best cuts that a short search finds."""
     orders, offsets, used, spare, cursor, state = own
     _place(problem, devices, orders[_TRIAL], used)
     copy(offsets[_HERE], spare)
-    own_s = _simulated_s(problem, schedule, state[_BLOCKING], spare, room)
+    own_s = _simulated_s(step_s, problem, schedule, state[_BLOCKING], spare, room)
     new_s = inf
-    if _solve_exactly(problem, schedule[0][MICRO_BATCHES], exact_room, offsets[_TRIAL]):
-        new_s = _simulated_s(problem, schedule, state[_BLOCKING], offsets[_TRIAL], room)
+    if _solve_exactly(solve, problem, schedule[0][MICRO_BATCHES], exact_room, offsets[_TRIAL]):
+        new_s = _simulated_s(step_s, problem, schedule, state[_BLOCKING], offsets[_TRIAL], room)
     if own_s < new_s:
         copy(spare, offsets[_TRIAL])
         new_s = own_s
     cursor[LEFT] = most
     if new_s < here_s * (1.0 + _NEAR_FRACTION):
-        new_s = improve(problem, schedule, own[5][_BLOCKING], offsets[_TRIAL], room, cursor, state)
+        new_s = improve(
+            *(step_s, problem, schedule, own[5][_BLOCKING], offsets[_TRIAL], room),
+            *(cursor, state, spare, False),
+        )
     return new_s
 
 
 @inner
-def _anneal(
-    problem: Any, schedule: Any, devices: Any, plan: Any, room: Any, exact_room: Any, own: Any,
-    best_s: float,
+def _anneal(  # noqa: PLR0913, PLR0917
+    step_s: Any, improve: Any, solve: Any, problem: Any, schedule: Any, devices: Any, plan: Any,
+    room: Any, exact_room: Any, own: Any, best_s: float,
 ) -> float:  # fmt: skip
     """Returns the step of the best order found from the one held, and leaves that one there."""
     orders, offsets, used, _, cursor, _ = own
@@ -253,7 +265,10 @@ def _anneal(
         if same:
             continue
         most = min(_SHORT, max(plan[_TOTAL], 1))
-        new_s = _try_order(problem, schedule, devices, room, exact_room, own, here_s, most)
+        new_s = _try_order(
+            *(step_s, improve, solve, problem, schedule, devices, room, exact_room, own),
+            *(here_s, most),
+        )
         plan[_TOTAL] -= 1 + _SOLVE_EVALUATIONS + most - cursor[LEFT]
         warmth = _WARM_FRACTION * max(plan[_TOTAL], 0) / whole * draw(cursor, 1024) / 1024.0
         if new_s < here_s * (1.0 + warmth):
@@ -269,20 +284,29 @@ def _anneal(
 
 @compiled(
     float64(
-        *(PROBLEM, SCHEDULE, DEVICES, int64[::1], ROOM, EXACT_ROOM, OWN_ROOM),
+        *(*ENTRIES, PROBLEM, SCHEDULE, DEVICES, int64[::1], ROOM, EXACT_ROOM, OWN_ROOM),
         *(int64[:, ::1], int64[:, ::1], float64[::1]),
     )
 )
-def arrange(
-    problem: Any, schedule: Any, devices: Any, plan: Any, room: Any, exact_room: Any, own: Any,
-    orders: Any, offsets: Any, scores_s: Any,
+def arrange(  # noqa: PLR0913, PLR0917
+    step_s: Any, improve: Any, solve: Any, problem: Any, schedule: Any, devices: Any, plan: Any,
+    room: Any, exact_room: Any, own: Any, orders: Any, offsets: Any, scores_s: Any,
 ) -> float:  # fmt: skip
     """Returns the least simulated step; leaves its order and offsets in the best rows of `own`.
 
-    Offsets of orders to begin with that end in 0 are still to be found.
+    Offsets of orders to begin with that end in 0 are still to be found. Where no order is to get
+    a long search, it ends when all have their score.
     """
-    _begin(problem, schedule, devices, plan, room, exact_room, own, orders, offsets, scores_s)
-    _continue(problem, schedule, devices, plan, room, own, orders, offsets, scores_s)
+    _begin(
+        *(step_s, improve, solve, problem, schedule, devices, plan, room, exact_room, own),
+        *(orders, offsets, scores_s),
+    )
+    if plan[_NUM_LONG] == 0:
+        return scores_s.min()
+    _continue(
+        *(step_s, improve, problem, schedule, devices, plan, room, own, orders, offsets),
+        scores_s,
+    )
     row = scores_s.argmin()
     if scores_s[row] == inf:
         return inf
@@ -290,29 +314,15 @@ def arrange(
     copy(offsets[row], own[1][_BEST])
     last = min(plan[_LONG], plan[_TOTAL] // 4)
     plan[_TOTAL] -= last
-    best_s = _anneal(problem, schedule, devices, plan, room, exact_room, own, scores_s[row])
+    best_s = _anneal(
+        *(step_s, improve, solve, problem, schedule, devices, plan, room, exact_room, own),
+        scores_s[row],
+    )
     _place(problem, devices, own[0][_BEST], own[2])
     own[4][LEFT] = last
     if last > 0:
-        best_s = improve_again(
-            problem, schedule, own[5][_BLOCKING], own[1][_BEST], room, own[4], own[5], own[3]
+        best_s = improve(
+            *(step_s, problem, schedule, own[5][_BLOCKING], own[1][_BEST], room),
+            *(own[4], own[5], own[3], True),
         )
     return best_s
-
-
-@compiled(
-    float64(
-        *(PROBLEM, SCHEDULE, DEVICES, int64[::1], ROOM, EXACT_ROOM, OWN_ROOM),
-        *(int64[:, ::1], int64[:, ::1], float64[::1]),
-    )
-)
-def score(
-    problem: Any, schedule: Any, devices: Any, plan: Any, room: Any, exact_room: Any, own: Any,
-    orders: Any, offsets: Any, scores_s: Any,
-) -> float:  # fmt: skip
-    """Writes the step of each order after a brief search of its cuts; returns the least."""
-    _begin(problem, schedule, devices, plan, room, exact_room, own, orders, offsets, scores_s)
-    least_s = inf
-    for row in range(scores_s.size):
-        least_s = min(least_s, scores_s[row])
-    return least_s

@@ -50,13 +50,19 @@ def refined_cuts(
 def improved(
     flow: Flow, offsets: Int64[np.ndarray, "batch offsets"], budget: int, seed: int
 ) -> tuple[Float64[np.ndarray, "batch"], int]:
-    """Returns the step times of the offsets after improving them in place, and the evaluations."""
-    from apss_jax.partitioning import search_kernels
+    """Returns the step times of the offsets after improving them in place, and the evaluations.
 
-    found_s = np.empty(len(offsets))
-    cursor = np.array([budget, seed, 0, 0, 0], np.int64)
-    room, spare = flow.room(), np.empty(offsets.shape[1], np.int64)
-    used = search_kernels.improve_many(
-        *(*flow.arguments(), offsets, room, cursor, np.empty(2), spare, found_s)
-    )
-    return found_s, int(used)
+    Each row begins with the same seed, so that it does not depend on the others.
+    """
+    from apss_jax.partitioning import flow_kernels, search_kernels
+
+    found_s, used = np.empty(len(offsets)), 0
+    arguments, room = flow.arguments(), flow.room()
+    state, spare = np.empty(2), np.empty(offsets.shape[1], np.int64)
+    for row, own in enumerate(offsets):
+        cursor = np.array([budget, seed, 0, 0, 0], np.int64)
+        found_s[row] = search_kernels.improve(
+            *(flow_kernels.step_s, *arguments, own, room, cursor, state, spare, True)
+        )
+        used += budget - int(cursor[search_kernels.LEFT])
+    return found_s, used

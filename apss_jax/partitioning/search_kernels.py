@@ -9,7 +9,7 @@ better by its bound, or does not fit, is not simulated.
 from math import inf
 from typing import Any
 
-from numba import float64, int64
+from numba import boolean, float64, int64, types
 
 from apss_jax.partitioning.flow_kernels import (
     IN_FLIGHT,
@@ -19,9 +19,9 @@ from apss_jax.partitioning.flow_kernels import (
     SAVED,
     SCHEDULE,
     STATES,
+    STEP,
     fill_pieces,
     least_step_s,
-    step_s,
 )
 from apss_jax.partitioning.kernels import compiled, inner
 
@@ -87,8 +87,9 @@ def _next_move(cursor: Any, count: int) -> None:
 
 @inner
 def _try_move(
-    problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any, cursor: Any, state: Any
-) -> bool:
+    step_s: Any, problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any,
+    cursor: Any, state: Any,
+) -> bool:  # fmt: skip
     """Makes the move at the cursor if that is better, and tells so; else changes nothing.
 
     A block of no cuts moves nothing: then the cuts as they are count as the move.
@@ -118,20 +119,17 @@ def _try_move(
 
 
 @inner
-def improve(
-    problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any, cursor: Any, state: Any
-) -> float:
-    """Returns the step time of the best cuts found from `offsets`, and leaves those there.
-
-    It is inf where no fitting cuts were found: then the least overfull ones are left.
-    `cursor[LEFT]` is what may still be simulated, and is counted down.
-    """
+def _improve(
+    step_s: Any, problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any,
+    cursor: Any, state: Any,
+) -> float:  # fmt: skip
+    """Returns the step time where no move helps any more, or the budget ends; as `improve`."""
     count = room[0].shape[1]
     state[_EXCESS], state[_STEP_S] = inf, inf
     cursor[_START], cursor[_LENGTH], cursor[_STEP] = 1, 0, 1
     failed = 0
     while failed < count * (count - 1) + 1 and cursor[LEFT] > 0:
-        if _try_move(problem, schedule, blocking, offsets, room, cursor, state):
+        if _try_move(step_s, problem, schedule, blocking, offsets, room, cursor, state):
             failed = 0
             cursor[_LENGTH] = max(cursor[_LENGTH], 1)
         else:
@@ -148,21 +146,34 @@ def draw(cursor: Any, below: int) -> int:
     return (cursor[SEED] >> 8) % below
 
 
-@inner
-def improve_again(
-    problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any, cursor: Any, state: Any,
-    spare: Any,
+_IMPROVE = float64(
+    *(STEP, PROBLEM, SCHEDULE, float64, int64[::1], ROOM),
+    *(int64[::1], float64[::1], int64[::1], boolean),
+)
+# `improve` as other kernels get it.
+IMPROVE: Any = types.FunctionType(_IMPROVE)
+
+
+@compiled(_IMPROVE)
+def improve(
+    step_s: Any, problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any,
+    cursor: Any, state: Any, spare: Any, is_thrown: bool,
 ) -> float:  # fmt: skip
-    """Returns what `improve` finds, from cuts thrown off its result too while the budget lasts."""
+    """Returns the step time of the best cuts found from `offsets`, and leaves those there.
+
+    It is inf where no fitting cuts were found: then the least overfull ones are left.
+    `cursor[LEFT]` is what may still be simulated, and is counted down. Cuts are also thrown off
+    what is found while the budget lasts, if that is asked for.
+    """
     count = room[0].shape[1]
     best_s = inf
     copy(offsets, spare)
     while True:
-        found_s = improve(problem, schedule, blocking, spare, room, cursor, state)
+        found_s = _improve(step_s, problem, schedule, blocking, spare, room, cursor, state)
         if found_s < best_s or best_s == inf:
             best_s = found_s
             copy(spare, offsets)
-        if cursor[LEFT] <= 0 or count == 1:
+        if not is_thrown or cursor[LEFT] <= 0 or count == 1:
             return best_s
         cursor[LEFT] -= 1 if best_s < inf else _UNFIT_EVALUATIONS
         copy(offsets, spare)
@@ -170,27 +181,3 @@ def improve_again(
             first = 1 + draw(cursor, count - 1)
             length = 1 + draw(cursor, count - first)
             shift(spare, first, length, 1 if draw(cursor, 2) == 0 else -1)
-
-
-@compiled(
-    int64(
-        *(PROBLEM, SCHEDULE, float64, int64[:, ::1], ROOM),
-        *(int64[::1], float64[::1], int64[::1], float64[::1]),
-    )
-)
-def improve_many(
-    problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any, cursor: Any, state: Any,
-    spare: Any, found_s: Any,
-) -> int:  # fmt: skip
-    """Improves each row of `offsets` with `cursor[LEFT]` simulated steps; returns how many it took.
-
-    Each row begins with the seed at the cursor, so that it does not depend on the others.
-    """
-    most, seed, used = cursor[LEFT], cursor[SEED], 0
-    for row in range(offsets.shape[0]):
-        cursor[LEFT], cursor[SEED] = most, seed
-        found_s[row] = improve_again(
-            problem, schedule, blocking, offsets[row], room, cursor, state, spare
-        )
-        used += most - cursor[LEFT]
-    return used

@@ -44,3 +44,20 @@ def test_no_cache_at_all(sealed_package: Path, tmp_path: Path) -> None:
     """Where nothing can be written it compiles in memory and answers the same."""
     (tmp_path / "cache").write_text("a file")
     assert _solve(sealed_package, tmp_path / "cache") == "[[1]]"
+
+
+def _kept(cache: Path) -> set[str]:
+    return {index.name for index in cache.rglob("*.nbi")}
+
+
+@pytest.mark.slow
+def test_edit_of_shared_kernels(sealed_package: Path, tmp_path: Path) -> None:
+    """An entry is compiled anew when a file that it takes functions from has changed."""
+    _solve(sealed_package, tmp_path / "cache")
+    before = _kept(tmp_path / "cache")
+    _solve(sealed_package, tmp_path / "cache")
+    assert _kept(tmp_path / "cache") == before
+    shared = sealed_package / "apss_jax" / "partitioning" / "search_kernels.py"
+    shared.write_text(shared.read_text() + "# Another version.\n")
+    assert _solve(sealed_package, tmp_path / "cache") == "[[1]]"
+    assert len(_kept(tmp_path / "cache")) == 2 * len(before)
