@@ -146,6 +146,8 @@ def _errors(own: Fit, generic: Fit) -> Errors:
         for name, fields in _time_errors(fitted, names).items():
             rows = np.flatnonzero(names == name)
             errors[name] = {**fields, "memory_error_fraction": _memory_error(fitted, rows)}
+    # A framework that is left out is new, its sizes hardly ever are: others tell what those add.
+    errors[FALLBACK]["far_error_fraction"] = max(e["far_error_fraction"] for e in errors.values())
     return errors
 
 

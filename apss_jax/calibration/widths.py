@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 
 from apss_jax.calibration.intervals import COVERAGE, FEW_ROWS, weighted_quantile
 from apss_jax.planning.uncertainty import Reach
 
 PerRun = Float[np.ndarray, " batch"]
 Chosen = Bool[np.ndarray, " batch"]
+Names = Shaped[np.ndarray, " batch"]
 TRIED: Final = (0.0, *np.geomspace(0.02, 0.6, 12).tolist())  # of a logarithm
 LEAST_GAIN: Final = 0.1  # of the loss; less does not show that errors grow with anything
-LEAST_WIDTH: Final = 0.02  # of a logarithm
+LEAST_WIDTH: Final = 0.05  # of a logarithm: no group's runs are all independent
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,41 +59,66 @@ class Width:
 def fit_widths(misses: Misses, groups: Sequence[str]) -> dict[str, Width]:
     """Returns for each group the width that 80 % of its misses, by weight, lie within.
 
-    What experts and far sizes add is common to all groups, what domains add is a group's own. They
-    are chosen by the quantile loss (Koenker and Bassett 1978), each group's against its own without
-    them. A group of few runs is as uncertain as all of them together.
+    What experts and far sizes add is common to all groups, what domains add is a group's own.
+    Whether experts and domains add anything is told by the quantile loss (Koenker and Bassett
+    1978), each group's against its own without. A group of few runs is as uncertain as all are.
     """
     named = np.array(groups)
-    few = {name for name in set(groups) if (named == name).sum() < FEW_ROWS}
-    parts = {name: misses.chosen(named == name) for name in sorted(set(groups) - few)}
-    expert, far = min(product(TRIED, TRIED), key=lambda pair: _common_loss(parts, *pair))
-    pooled = _width(misses, expert, 0.0, far)
-    found = {name: _grown(part, expert, far) for name, part in parts.items()}
-    return found | dict.fromkeys(sorted(few), pooled)
+    is_near = misses.far_doublings == 0
+    few = {name for name in set(groups) if (is_near & (named == name)).sum() < FEW_ROWS}
+    parts = {name: misses.chosen(is_near & (named == name)) for name in sorted(set(groups) - few)}
+    expert = min(TRIED, key=lambda tried: _common_loss(parts, tried))
+    found = {name: _grown(part, expert) for name, part in parts.items()}
+    found |= dict.fromkeys(sorted(few), _width(misses.chosen(is_near), expert))
+    far = _far(misses, named, found)
+    return {name: replace(width, far=far) for name, width in found.items()}
 
 
-def _common_loss(parts: dict[str, Misses], expert: float, far: float) -> float:
+def _far(misses: Misses, named: Names, widths: dict[str, Width]) -> float:
+    """Returns what a doubling beyond other runs must add to cover its share of the far runs."""
+    known = np.zeros_like(misses.log_error)
+    for name, width in widths.items():
+        known[named == name] = width.of(misses.chosen(named == name))
+    return _per_doubling(misses, known, misses.far_doublings)
+
+
+def _per_doubling(misses: Misses, known: PerRun, doublings: PerRun) -> float:
+    """Returns what each doubling must add to widths to cover the share of the runs that have any.
+
+    0 where none has.
+    """
+    rows = doublings > 0
+    if not rows.any():
+        return 0.0
+    missing = np.sqrt(np.maximum(misses.log_error**2 - known**2, 0.0))[rows]
+    return weighted_quantile(missing / doublings[rows], misses.weight[rows], COVERAGE)
+
+
+def _common_loss(parts: dict[str, Misses], expert: float) -> float:
     """Returns the mean loss of the groups; a part that gains too little counts as none."""
     losses = []
     for part in parts.values():
-        plain = _loss(part, _width(part, 0.0, 0.0, 0.0))
-        losses.append(_loss(part, _width(part, expert, 0.0, far)) / plain)
+        plain = _loss(part, _width(part, 0.0))
+        losses.append(_loss(part, _width(part, expert)) / plain)
     return float(np.mean(losses))
 
 
-def _grown(part: Misses, expert: float, far: float) -> Width:
-    """Returns the width with what domains add, if that tells anything."""
-    widths = [_width(part, expert, domain, far) for domain in TRIED]
-    losses = [_loss(part, width) for width in widths]
-    best = int(np.argmin(losses))
-    return widths[best] if losses[best] < (1.0 - LEAST_GAIN) * losses[0] else widths[0]
+def _grown(part: Misses, expert: float) -> Width:
+    """Returns the width with what domains add beside that of single ones, if that tells much."""
+    plain = _width(part, expert)
+    single = part.domain_doublings == 0
+    if single.sum() < FEW_ROWS:
+        return plain
+    start = _width(part.chosen(single), expert)
+    grown = replace(start, domain=_per_doubling(part, start.of(part), part.domain_doublings))
+    return grown if _loss(part, grown) < (1.0 - LEAST_GAIN) * _loss(part, plain) else plain
 
 
-def _width(part: Misses, expert: float, domain: float, far: float) -> Width:
-    """Returns the width that covers its share exactly, as far as its other parts let it."""
-    beside = _beside(part, expert, domain, far)
+def _width(part: Misses, expert: float) -> Width:
+    """Returns the width that covers its share exactly, as far as its other part lets it."""
+    beside = _beside(part, expert, 0.0, 0.0)
     left = weighted_quantile(part.log_error**2 - beside, part.weight, COVERAGE)
-    return Width(float(np.sqrt(max(left, LEAST_WIDTH**2))), expert, domain, far)
+    return Width(float(np.sqrt(max(left, LEAST_WIDTH**2))), expert, 0.0, 0.0)
 
 
 def _beside(misses: Misses, expert: float, domain: float, far: float) -> PerRun:

@@ -51,6 +51,16 @@ def test_errors_that_grow_with_domains_are_the_groups_own() -> None:
     assert widths["stays"].domain == 0.0
 
 
+def test_far_runs_widen_what_lies_beyond_the_others() -> None:
+    """Errors of 0.1 nearby and 0.5 at two doublings: the far ones are covered too."""
+    far = Reach(False, 0.0, 2.0, 0.0)
+    misses = _misses([(PLAIN, 300, 0.1), (far, 30, 0.5)])
+    width = fit_widths(misses, ["a"] * 330)["a"]
+    inside = misses.log_error <= width.of(misses)
+    assert inside[:300].mean() == pytest.approx(0.8, abs=0.02)
+    assert inside[300:].mean() == pytest.approx(0.8, abs=0.05)
+
+
 def test_a_group_of_few_runs_is_as_uncertain_as_all_together() -> None:
     """Five runs that happen to be right say nothing of an interval."""
     misses = _misses([(PLAIN, 300, 0.2), (PLAIN, 5, 1e-6)])
