@@ -9,6 +9,7 @@ import pytest
 from apss_jax.legality.facts import facts_of
 from apss_jax.planning.enumeration import enumerate_layouts
 from apss_jax.planning.inputs import gather_inputs
+from apss_jax.planning.search import Clock, search_inputs
 from benchmarks.amp_trials import CASES, CLUSTERS, predict, spearman, transferred, trials
 
 TRIALS = Path(__file__).parents[3] / "shared" / "data" / "amp" / "amp_trials.csv"
@@ -33,6 +34,19 @@ def test_every_layout_that_amp_tried_is_in_our_space(experiment: str) -> None:
         rows = [row for row in csv.DictReader(lines) if row["experiment"] == experiment]
     tried = {tuple(int(row[key]) for key in ("tp", "dp", "pp", "mbs")) for row in rows}
     assert tried and tried <= space
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", CASES)
+def test_policy_and_network_find_the_first_plan_of_every_layout(experiment: str) -> None:
+    """Costing few layouts gives the plan that costing all of them with exact cuts gives."""
+    model, cluster = CASES[experiment][:2]
+    inputs = gather_inputs(model, cluster, global_batch=BATCH[experiment])
+    ours = search_inputs(inputs, "dpsn", {}, 1, Clock())
+    every = search_inputs(inputs, "exact", {}, 1, Clock(), use_policy=False)
+    assert ours.search.fits < every.search.fits / 4
+    bare = [found.plans[0].model_dump(exclude={"explanation"}) for found in (ours, every)]
+    assert bare[0] == bare[1]
 
 
 @needs_trials
