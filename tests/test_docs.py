@@ -15,6 +15,7 @@ DOCUMENTS = [
     "docs/exports.md",
     "docs/glossary.md",
     "docs/links.md",
+    "docs/report.md",
     "docs/trial.md",
     "docs/profiler.md",
 ]

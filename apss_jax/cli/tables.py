@@ -94,7 +94,8 @@ def stage_table(plan: Plan, title: str) -> Table:
     table = new_table(
         title if mixed else f"{title}, on {types[0]}",
         ("#", "layers", "devices", *(["type"] if mixed else [])),
-        ("forward", "backward", "GiB", "memory", "P(OOM)"),
+        # With types in their column, the longer title would break their names in 80 columns.
+        ("forward", "backward", "GiB", "memory", "OOM" if mixed else "P(OOM)"),
     )
     table.columns[1].min_width = LAYERS_WIDTH
     shown = _shown_stages(plan)
