@@ -116,8 +116,14 @@ def _step_features(
 def may_follow(
     problem: PlacementInput, state: OrderState, stage: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns which types may take a stage, and how far each of them lets the pipeline reach."""
-    ends = problem.furthest[stage, :, state.end]
+    """Returns which types may take a stage, and how far each of them lets the pipeline reach.
+
+    A stage may begin anywhere up to where those before can reach, and holds a layer at least.
+    """
+    furthest = problem.furthest[stage]
+    start = jnp.arange(furthest.shape[1])[None]
+    is_held = (start >= stage) & (start <= state.end) & (furthest > start)
+    ends = jnp.where(is_held, furthest, -1).max(axis=1)
     after = state.number + problem.strides
     needed = problem.first_start[jnp.clip(after, 0, problem.first_start.shape[0] - 1)]
     return (state.used < problem.counts) & (ends >= needed), ends

@@ -55,6 +55,28 @@ def test_exactly_the_orders_that_fit_have_probability() -> None:
         assert np.exp(likelihood[is_fit]).sum() == pytest.approx(1.0, abs=1e-4)
 
 
+def _with_a_small_type(instance: JointInstance, held: int) -> JointInstance:
+    """Returns the problem with a type that holds a usual layer for fewer micro-batches alone."""
+    layer_bytes = instance.state_bytes[1] + (held - 0.5) * instance.saved_bytes[1]
+    capacity_bytes = instance.capacity_bytes.copy()
+    capacity_bytes[0] = layer_bytes
+    return replace(instance, capacity_bytes=capacity_bytes)
+
+
+@pytest.mark.parametrize("held", [2, 3])
+def test_a_type_that_holds_no_layer_at_a_stage_has_no_probability_there(held: int) -> None:
+    """A device too small for any layer at a stage is never given that stage."""
+    problems = [_with_a_small_type(instance, held) for instance in _problems()]
+    inputs, is_feasible = placement_inputs(problems, SIZE)
+    assert is_feasible.any()
+    for row, instance in enumerate(problems):
+        orders = _all_orders(instance)
+        is_fit = _fit(instance, orders)
+        assert is_feasible[row] == is_fit.any()
+        if is_feasible[row]:
+            assert np.all((_likelihoods(inputs, row, orders) > -1e8) == is_fit)
+
+
 def test_likely_orders_keep_to_the_counts_and_fit() -> None:
     """No type is used more often than there are devices, and cuts that fit exist."""
     inputs, is_feasible = placement_inputs(_problems(), SIZE)
