@@ -45,6 +45,9 @@ EXPORT_HELP = (
 )
 OUT_HELP = "Write result.json, the first plan.json, report.html and trace.json into a folder."
 
+SolverName = Annotated[str, typer.Option("--solver", metavar="NAME", help=SOLVER_HELP)]
+OutFolder = Annotated[Text, typer.Option("--out", metavar="DIR", help=OUT_HELP)]
+
 
 def search_command(
     *,
@@ -57,23 +60,14 @@ def search_command(
     seq_len: SeqLen = None,
     precision: PrecisionName = None,
     stack: StackName = None,
-    solver: Annotated[
-        str, typer.Option("--solver", metavar="NAME", help=SOLVER_HELP)
-    ] = defaults.SOLVER,
+    solver: SolverName = defaults.SOLVER,
     pin: Annotated[
         list[str] | None, typer.Option("--pin", metavar="KEY=VALUE", help=PIN_HELP)
     ] = None,
     top: Annotated[
         str, typer.Option("--top", metavar="K", help="How many plans to show.")
     ] = defaults.TOP,
-    out: Annotated[
-        Text,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Write result.json, the first plan.json, report.html and trace.json.",
-        ),
-    ] = None,
+    out: OutFolder = None,
     export: Annotated[
         list[str] | None,
         typer.Option("--export", metavar="FORMAT", help=EXPORT_HELP),
