@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from apss_jax.cost.communication import OPTIMIZER_SHARDED_BYTES, OPTIMIZER_WHOLE_BYTES
+from apss_jax.cost.memory import GATHERED_UNITS
 from apss_jax.cost.schedule import most_in_flight
 from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
 from apss_jax.partitioning.exact import solve_exact_many
@@ -203,6 +204,9 @@ def stage_bytes(choice: Choice, table: UnitTable, problem: Problem) -> Float[np.
     shape = (layout.virtual_stages, layout.pipeline_parallel)
     held = _piece_sums(each, choice.offsets).reshape(shape).sum(axis=0)
     moment = np.maximum.reduceat(table.working_bytes, starts).reshape(shape).max(axis=0)
+    if layout.zero_stage == 3 and choice.num_pieces == 1:
+        whole = float(problem.weight_bytes) * (table.dense_parameters + table.expert_parameters).sum()
+        moment = moment + GATHERED_UNITS * whole / table.num_units
     return held + moment + float(problem.reserved_bytes)
 
 
