@@ -205,8 +205,9 @@ def stage_bytes(choice: Choice, table: UnitTable, problem: Problem) -> Float[np.
     held = _piece_sums(each, choice.offsets).reshape(shape).sum(axis=0)
     moment = np.maximum.reduceat(table.working_bytes, starts).reshape(shape).max(axis=0)
     if layout.zero_stage == 3 and choice.num_pieces == 1:
-        whole = float(problem.weight_bytes) * (table.dense_parameters + table.expert_parameters).sum()
-        moment = moment + GATHERED_UNITS * whole / table.num_units
+        parameters = (table.dense_parameters + table.expert_parameters).sum()
+        gathered = GATHERED_UNITS * parameters / table.num_units
+        moment = moment + float(problem.weight_bytes) * gathered
     return held + moment + float(problem.reserved_bytes)
 
 
