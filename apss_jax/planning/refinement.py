@@ -27,6 +27,8 @@ from apss_jax.planning.tables import CostTables
 MIXED_PLANS = 16
 # Simulated steps for the cuts of one plan, and for orders and cuts together.
 CUT_BUDGET, ORDER_BUDGET = 400, 4_000
+# Passes of chunks in all those steps together: a tenth of a second for one plan.
+CUT_PASSES = 2_000_000
 # Longer pipelines of mixed devices keep the orders that they have.
 MAX_ARRANGED_STAGES = 32
 # Gains below this share of a step are not worth cuts that look odd.
@@ -167,7 +169,9 @@ class Finder:
         table = self._tables.by_setting[choice.layout.setting]
         pipeline = pipeline_of(self._cutter, _candidate(choice), table)
         own = choice.offsets[1:-1] - 1
-        cuts = refined_cuts(pipeline, own[None], budget=CUT_BUDGET).cuts[0]
+        passes = 2 * pipeline.num_pieces * pipeline.num_micro_batches
+        budget = max(1, min(CUT_BUDGET, CUT_PASSES // passes))
+        cuts = refined_cuts(pipeline, own[None], budget=budget).cuts[0]
         return replace(choice, offsets=offsets_of(cuts, table))
 
     def _arranged(self, choice: Choice) -> Choice | None:
