@@ -13,8 +13,12 @@ import pynvml
 import pytest
 from fake_nvml import H200, FakeLibrary, install
 
+from apss_jax.importers.clusters import load_link
+from apss_jax.importers.load import load_model
 from apss_jax.schema.cluster import ClusterProfile, Link
 from apss_jax.schema.link_measurements import LinkMeasurement, LinkSample
+from apss_jax.schema.weights import count
+from apss_jax.units import MIB
 from profiler.bench import prepare_environment
 from profiler.findings import warnings_of
 from profiler.fit import bus_rates
@@ -135,3 +139,16 @@ def test_outputs_of_earlier_calls_are_freed() -> None:
     Stopwatch(repeats=5, warm_ups=1, clock=iter(np.arange(0, 1e4, 1e-3)).__next__).time(call)
     assert len(made) > 10
     assert most_alive <= 2  # the one before, until the next is there
+
+
+def test_a_pair_of_quad_cards_reaches_what_was_measured() -> None:
+    """G17, NVIDIA/nccl-tests#331: 72 of the 100 GB/s of a pair of A100s, not the datasheet's."""
+    quad = load_link("nvlink3-quad")
+    assert quad.provenance == "measured"
+    assert quad.reached_fraction == pytest.approx(0.72, abs=0.05)
+
+
+def test_sizes_of_layers_carry_their_unit() -> None:
+    """G22, Hsword/Hetu#70: BERT-large's "48.05" are MiB of one layer's FP32 weights."""
+    layer = load_model("bert-large-uncased").layer_sequence[0]
+    assert 4 * count(layer.weights(1024)) / MIB == pytest.approx(48.05, abs=0.01)
