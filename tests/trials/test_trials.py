@@ -22,7 +22,6 @@ from apss_jax.trials.outcome import outcome_of
 from apss_jax.trials.running import Wish, try_plans
 
 SMALL = Sizes(hidden_size=16, num_heads=2, intermediate_size=32, vocab_size=32, seq_len=8)
-TRIES = 3
 GATE = 0.15  # of the median error of emulated plans, on a machine that others use too
 UNEVEN = (
     ((2, 2, 2, 2), None),
@@ -163,22 +162,17 @@ def _losses(records: list[StageRecord]) -> list[float]:
 def test_emulated_plans_take_what_is_predicted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Over five uneven plans the median error is below the gate, and the fastest one is known.
-
-    What else the machine does only makes steps longer, so that the best of a few tries counts.
-    """
+    """Over five uneven plans the median error is below the gate, and the fastest one is known."""
     plans = [plan_of(n, layer_s=s, rank=i + 1) for i, (n, s) in enumerate(UNEVEN)]
     file = tmp_path / "result.json"
     file.write_text(json.dumps(_search_result(plans)))
-    tried = []
-    for _ in range(TRIES):
-        assert run(app, ["--plan", str(file), "--top", "5", "--emulate", "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        tried.append([abs(plan["total_error_fraction"]) for plan in found["plans"]])
-        if median(tried[-1]) < GATE:
-            break
-    assert len(tried[-1]) == len(UNEVEN)
-    assert median(tried[-1]) < GATE, tried
+    code = run(app, ["--plan", str(file), "--top", "5", "--emulate", "--json"])
+    out = capsys.readouterr().out
+    assert code == 0
+    found = json.loads(out)
+    errors = [abs(plan["total_error_fraction"]) for plan in found["plans"]]
+    assert len(errors) == len(UNEVEN)
+    assert median(errors) < GATE, errors
     assert found["emulated"]
 
 
