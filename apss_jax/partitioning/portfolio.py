@@ -68,10 +68,9 @@ def scored_orders(
     plan = np.array([evaluations, 0, 0, np.iinfo(np.int64).max // 2], np.int64)
     offsets = np.zeros((len(orders), instance.num_stages + 1), np.int64)
     scores_s = np.empty(len(orders))
-    portfolio_kernels.arrange(
-        *(*_entries(), problem, schedule, devices, plan, flow.room(), _exact_room(instance)),
-        *(_own_room(instance, seed), np.ascontiguousarray(orders, np.int64), offsets, scores_s),
-    )
+    rooms = (flow.room(), _exact_room(instance), _own_room(instance, seed))
+    starts = (np.ascontiguousarray(orders, np.int64), offsets, scores_s)
+    portfolio_kernels.arrange(*_entries(), problem, schedule, devices, plan, rooms, starts)
     return scores_s, offsets
 
 
@@ -84,10 +83,9 @@ def _arranged(
     problem, schedule, _ = flow.arguments()
     devices = (instance.allowed_bytes, instance.node_stages, instance.counts)
     own = _own_room(instance, seed)
-    step_s = portfolio_kernels.arrange(
-        *(*_entries(), problem, schedule, devices, plan, flow.room(), _exact_room(instance), own),
-        *(orders, offsets, np.empty(len(orders))),
-    )
+    rooms = (flow.room(), _exact_room(instance), own)
+    starts = (orders, offsets, np.empty(len(orders)))
+    step_s = portfolio_kernels.arrange(*_entries(), problem, schedule, devices, plan, rooms, starts)
     if not step_s < np.inf:
         return None
     return Arrangement(own[0][-1], own[1][-1, 1:-1] - 1, float(step_s))

@@ -51,8 +51,8 @@ _BRIEF, _LONG, _NUM_LONG, _TOTAL = range(4)
 _TRIAL, _HERE, _BEST = range(3)
 
 _tuple: Any = types.Tuple
-# Entries of other kernels: `step_s`, `improve`, `solve`. Each is an argument of its own, as numba
-# takes functions from Python in no other way.
+# Entries of other kernels: `step_s`, `improve`, `solve`. Each is an argument of `arrange`, as numba
+# takes functions from Python in no other way; compiled code passes them on in one tuple.
 ENTRIES = (STEP, IMPROVE, SOLVE)
 # Allowed bytes, stages of a node and counts of each type.
 DEVICES = _tuple((float64[::1], int64[::1], int64[::1]))
@@ -65,6 +65,9 @@ EXACT_ROOM = _tuple(
 )
 # Orders and offsets in work, used stages of each type, spare offsets, the cursor, the state.
 OWN_ROOM = _tuple((int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1]))
+ROOMS = _tuple((ROOM, EXACT_ROOM, OWN_ROOM))
+# Orders to begin with, the offsets of their pieces, and their steps.
+STARTS = _tuple((int64[:, ::1], int64[:, ::1], float64[::1]))
 PROBLEM = _tuple(
     (float64[:, :, ::1], float64[:, ::1], float64[:, ::1], int64[:, ::1], float64[::1])
 )
@@ -133,11 +136,13 @@ def _simulated_s(
 
 
 @inner
-def _begin(  # noqa: PLR0913, PLR0917
-    step_s: Any, improve: Any, solve: Any, problem: Any, schedule: Any, devices: Any, plan: Any,
-    room: Any, exact_room: Any, own: Any, orders: Any, offsets: Any, scores_s: Any,
-) -> None:  # fmt: skip
+def _begin(
+    entries: Any, problem: Any, schedule: Any, devices: Any, plan: Any, rooms: Any, starts: Any
+) -> None:
     """Scores the orders to begin with; those without offsets of their own get exact ones."""
+    step_s, improve, solve = entries
+    room, exact_room, own = rooms
+    orders, offsets, scores_s = starts
     cursor, micro_batches = own[4], schedule[0][MICRO_BATCHES]
     for row in range(orders.shape[0]):
         scores_s[row] = inf
@@ -158,8 +163,9 @@ def _begin(  # noqa: PLR0913, PLR0917
 
 
 @inner
-def _bring_best(orders: Any, offsets: Any, scores_s: Any, first: int) -> None:
+def _bring_best(starts: Any, first: int) -> None:
     """Swaps the best of the rows from `first` on into its place."""
+    orders, offsets, scores_s = starts
     best = first
     for row in range(first + 1, scores_s.size):
         if scores_s[row] < scores_s[best]:
@@ -172,14 +178,16 @@ def _bring_best(orders: Any, offsets: Any, scores_s: Any, first: int) -> None:
 
 
 @inner
-def _continue(  # noqa: PLR0913, PLR0917
-    step_s: Any, improve: Any, problem: Any, schedule: Any, devices: Any, plan: Any, room: Any,
-    own: Any, orders: Any, offsets: Any, scores_s: Any,
-) -> None:  # fmt: skip
+def _continue(
+    entries: Any, problem: Any, schedule: Any, devices: Any, plan: Any, rooms: Any, starts: Any
+) -> None:
     """Searches the cuts of the best orders for longer."""
+    step_s, improve, _ = entries
+    room, _, own = rooms
+    orders, offsets, scores_s = starts
     cursor, state = own[4], own[5]
     for row in range(min(plan[_NUM_LONG], scores_s.size)):
-        _bring_best(orders, offsets, scores_s, row)
+        _bring_best(starts, row)
         if plan[_TOTAL] <= 0 or scores_s[row] == inf:
             break
         _place(problem, devices, orders[row], own[2])
@@ -217,11 +225,12 @@ def _change(order: Any, used: Any, counts: Any, cursor: Any) -> None:
 
 
 @inner
-def _try_order(  # noqa: PLR0913, PLR0917
-    step_s: Any, improve: Any, solve: Any, problem: Any, schedule: Any, devices: Any, room: Any,
-    exact_room: Any, own: Any, here_s: float, most: int,
-) -> float:  # fmt: skip
+def _try_order(
+    entries: Any, problem: Any, schedule: Any, devices: Any, rooms: Any, here_s: float, most: int
+) -> float:
     """Returns the step of the order at hand with the best cuts that a short search finds."""
+    step_s, improve, solve = entries
+    room, exact_room, own = rooms
     orders, offsets, used, spare, cursor, state = own
     _place(problem, devices, orders[_TRIAL], used)
     copy(offsets[_HERE], spare)
@@ -242,12 +251,11 @@ def _try_order(  # noqa: PLR0913, PLR0917
 
 
 @inner
-def _anneal(  # noqa: PLR0913, PLR0917
-    step_s: Any, improve: Any, solve: Any, problem: Any, schedule: Any, devices: Any, plan: Any,
-    room: Any, exact_room: Any, own: Any, best_s: float,
-) -> float:  # fmt: skip
+def _anneal(
+    entries: Any, problem: Any, schedule: Any, devices: Any, plan: Any, rooms: Any, best_s: float
+) -> float:
     """Returns the step of the best order found from the one held, and leaves that one there."""
-    orders, offsets, used, _, cursor, _ = own
+    orders, offsets, used, _, cursor, _ = rooms[2]
     here_s, whole = best_s, plan[_TOTAL]
     copy(orders[_BEST], orders[_HERE])
     copy(offsets[_BEST], offsets[_HERE])
@@ -265,10 +273,7 @@ def _anneal(  # noqa: PLR0913, PLR0917
         if same:
             continue
         most = min(_SHORT, max(plan[_TOTAL], 1))
-        new_s = _try_order(
-            *(step_s, improve, solve, problem, schedule, devices, room, exact_room, own),
-            *(here_s, most),
-        )
+        new_s = _try_order(entries, problem, schedule, devices, rooms, here_s, most)
         plan[_TOTAL] -= 1 + _SOLVE_EVALUATIONS + most - cursor[LEFT]
         warmth = _WARM_FRACTION * max(plan[_TOTAL], 0) / whole * draw(cursor, 1024) / 1024.0
         if new_s < here_s * (1.0 + warmth):
@@ -282,31 +287,23 @@ def _anneal(  # noqa: PLR0913, PLR0917
     return best_s
 
 
-@compiled(
-    float64(
-        *(*ENTRIES, PROBLEM, SCHEDULE, DEVICES, int64[::1], ROOM, EXACT_ROOM, OWN_ROOM),
-        *(int64[:, ::1], int64[:, ::1], float64[::1]),
-    )
-)
-def arrange(  # noqa: PLR0913, PLR0917
+@compiled(float64(*ENTRIES, PROBLEM, SCHEDULE, DEVICES, int64[::1], ROOMS, STARTS))
+def arrange(
     step_s: Any, improve: Any, solve: Any, problem: Any, schedule: Any, devices: Any, plan: Any,
-    room: Any, exact_room: Any, own: Any, orders: Any, offsets: Any, scores_s: Any,
+    rooms: Any, starts: Any,
 ) -> float:  # fmt: skip
     """Returns the least simulated step; leaves its order and offsets in the best rows of `own`.
 
     Offsets of orders to begin with that end in 0 are still to be found. Where no order is to get
     a long search, it ends when all have their score.
     """
-    _begin(
-        *(step_s, improve, solve, problem, schedule, devices, plan, room, exact_room, own),
-        *(orders, offsets, scores_s),
-    )
+    entries = (step_s, improve, solve)
+    room, _, own = rooms
+    orders, offsets, scores_s = starts
+    _begin(entries, problem, schedule, devices, plan, rooms, starts)
     if plan[_NUM_LONG] == 0:
         return scores_s.min()
-    _continue(
-        *(step_s, improve, problem, schedule, devices, plan, room, own, orders, offsets),
-        scores_s,
-    )
+    _continue(entries, problem, schedule, devices, plan, rooms, starts)
     row = scores_s.argmin()
     if scores_s[row] == inf:
         return inf
@@ -314,10 +311,7 @@ def arrange(  # noqa: PLR0913, PLR0917
     copy(offsets[row], own[1][_BEST])
     last = min(plan[_LONG], plan[_TOTAL] // 4)
     plan[_TOTAL] -= last
-    best_s = _anneal(
-        *(step_s, improve, solve, problem, schedule, devices, plan, room, exact_room, own),
-        scores_s[row],
-    )
+    best_s = _anneal(entries, problem, schedule, devices, plan, rooms, scores_s[row])
     _place(problem, devices, own[0][_BEST], own[2])
     own[4][LEFT] = last
     if last > 0:
