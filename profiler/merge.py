@@ -3,12 +3,14 @@
 Nodes stand in the order of the files, and with them the numbers of devices. Links and shapes are
 local names: two files may use one name for different things, which then get names of their own.
 Device types, the stack and points measured twice are not local: where files contradict each other
-there, a person must say which file holds.
+there, a person must say which file holds. Rates that a run measures differ from run to run: those
+of one file are kept, and a note names the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -28,7 +30,8 @@ Keep = Literal["first", "last"]
 PartT = TypeVar("PartT", bound=Part)
 
 KEEP: Final = "--keep"
-SAME_TIME_FRACTION: Final = 0.05  # two measurements of one point this close do not contradict
+SAME_FRACTION: Final = 0.05  # two measurements of one point this close do not contradict
+MEASURED: Final = ("forward_s", "backward_s", "saved_bytes", "peak_bytes")  # of a point
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,9 @@ def merge_profiles(
     _refuse_same_device_twice(sources)
     conflicts: list[Mistake] = []
     types = _merged_types(sources, keep, conflicts)
+    said = _rate_notes(sources, types)
     stack = _merged_stack(sources, keep, conflicts)
-    renamed = [_with_own_names(sources, i) for i in range(len(sources))]
+    renamed = _with_own_names(sources)
     rows = _merged_rows(sources, renamed, keep, conflicts)
     if conflicts:
         raise InputError(conflicts)
@@ -65,7 +69,7 @@ def merge_profiles(
         bridges=bridges,
         shapes={name: shape for profile in renamed for name, shape in profile.shapes.items()},
         measurements=rows,
-        notes=tuple(dict.fromkeys([*(n for p in renamed for n in p.notes), *notes])),
+        notes=tuple(dict.fromkeys([*(n for p in renamed for n in p.notes), *notes, *said])),
         **_renumbered(renamed),
     )
 
@@ -96,13 +100,40 @@ def _merged_types(
     return {name: device for name, (_, device) in found.items()}
 
 
-def _differences(key: str, one: Source, ours: Part, other: Source, theirs: Part) -> list[Mistake]:
-    """Returns a mistake for each field in which two parts differ."""
-    a, b = ours.model_dump(mode="json"), theirs.model_dump(mode="json")
+def _differences(
+    key: str, one: Source, ours: DeviceType, other: Source, theirs: DeviceType
+) -> list[Mistake]:
+    """Returns a mistake for each field in which two types differ, what runs measure left out."""
+    a, b = _fields(ours), _fields(theirs)
     return [
         _conflict(f"{key}.{field}", other, b[field], one, a[field])
         for field in a
-        if a[field] != b[field] and field != "source"
+        if a[field] != b[field] and field not in ("source", "rates.source", *_run_rates(ours))
+    ]
+
+
+def _fields(device: DeviceType) -> dict[str, Any]:
+    """Returns the values of a type by key, its rates each by their own."""
+    values = device.model_dump(mode="json")
+    rates = values.pop("rates")
+    return values | {f"rates.{name}": value for name, value in rates.items()}
+
+
+def _run_rates(device: DeviceType) -> tuple[str, ...]:
+    """Returns which rates each run measures anew: of a probed type what layers reach, too."""
+    probed = ("rates.gemm_fraction",) if device.provenance == "measured" else ()
+    return ("rates.memory_fraction", *probed)
+
+
+def _rate_notes(sources: Sequence[Source], types: Mapping[str, DeviceType]) -> list[str]:
+    """Returns in words each rate of a file that differs from the one that is kept."""
+    return [
+        f"{source.file}: device_types.{name}.{key} is {_fields(device)[key]:.4g}; "
+        f"that of another file is kept, {_fields(types[name])[key]:.4g}"
+        for source in sources
+        for name, device in source.profile.device_types.items()
+        for key in _run_rates(device)
+        if _fields(device)[key] != _fields(types[name])[key]
     ]
 
 
@@ -125,12 +156,21 @@ def _merged_stack(
     return told[-1 if keep == "last" else 0].profile.stack
 
 
-def _with_own_names(sources: Sequence[Source], index: int) -> ClusterProfile:
-    """Returns a profile whose links and shapes have names that mean nothing else before it."""
-    profile = sources[index].profile
-    before = [source.profile for source in sources[:index]]
-    links = _own_names(profile.links, [one.links for one in before], index)
-    shapes = _own_names(profile.shapes, [one.shapes for one in before], index)
+def _with_own_names(sources: Sequence[Source]) -> list[ClusterProfile]:
+    """Returns the profiles with links and shapes whose names mean nothing else in any of them."""
+    renamed: list[ClusterProfile] = []
+    for source in sources:
+        profile = source.profile
+        links = _own_names(profile.links, [one.links for one in renamed], len(renamed))
+        shapes = _own_names(profile.shapes, [one.shapes for one in renamed], len(renamed))
+        renamed.append(_renamed(profile, links, shapes))
+    return renamed
+
+
+def _renamed(
+    profile: ClusterProfile, links: Mapping[str, str], shapes: Mapping[str, str]
+) -> ClusterProfile:
+    """Returns a profile with other names for its links and shapes."""
     return profile.model_copy(
         update={
             "links": {links[name]: link for name, link in profile.links.items()},
@@ -153,11 +193,21 @@ def _own_names(
     before: Sequence[Mapping[str, Link] | Mapping[str, LayerShape]],
     index: int,
 ) -> dict[str, str]:
-    names = {}
+    """Returns a name for each value that nothing else has; equal values before share theirs."""
+    names: dict[str, str] = {}
     for name, value in values.items():
-        is_taken = any(name in other and other[name] != value for other in before)
-        names[name] = f"{name}@{index + 1}" if is_taken else name
+        # A merged file may hold names that end like ours: those of the file itself are taken too.
+        taken = {n for other in before for n, known in other.items() if known != value}
+        taken |= (values.keys() - {name}) | set(names.values())
+        names[name] = next(n for n in _candidates(name, index) if n not in taken)
     return names
+
+
+def _candidates(name: str, index: int) -> Iterator[str]:
+    """Returns the name, then the name with the number of its file and with further ones."""
+    yield name
+    for number in itertools.count(index + 1):
+        yield f"{name}@{number}"
 
 
 def _group_with(group: NodeGroup, links: Mapping[str, str]) -> NodeGroup:
@@ -176,10 +226,8 @@ def _merged_rows(
     for source, profile in zip(sources, renamed, strict=True):
         for i, row in enumerate(profile.measurements):
             point = _point(row)
-            if point in found and not _agree(found[point][1], row) and keep is None:
-                one, other = found[point]
-                key = f"measurements.{i}.forward_s"
-                conflicts.append(_conflict(key, source, row.forward_s, one, other.forward_s))
+            if point in found and keep is None:
+                conflicts += _contradictions(f"measurements.{i}", source, row, *found[point])
             if point not in found or keep == "last":
                 found[point] = (source, row)
     return tuple(row for _, row in found.values())
@@ -198,8 +246,17 @@ def _point(row: LayerMeasurement) -> tuple[Any, ...]:
     )
 
 
-def _agree(one: LayerMeasurement, other: LayerMeasurement) -> bool:
-    return abs(one.forward_s / other.forward_s - 1) <= SAME_TIME_FRACTION
+def _contradictions(
+    key: str, source: Source, row: LayerMeasurement, one: Source, other: LayerMeasurement
+) -> list[Mistake]:
+    """Returns a mistake for each figure of a point that two files have and that differs."""
+    pairs = [(field, getattr(row, field), getattr(other, field)) for field in MEASURED]
+    return [
+        _conflict(f"{key}.{field}", source, mine, one, theirs)
+        for field, mine, theirs in pairs
+        if mine is not None and theirs is not None
+        if abs(mine - theirs) > SAME_FRACTION * theirs
+    ]
 
 
 def _renumbered(profiles: Sequence[ClusterProfile]) -> dict[str, Any]:

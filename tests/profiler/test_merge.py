@@ -119,6 +119,66 @@ def test_one_name_for_two_links_gives_two_names() -> None:
     ]
 
 
+def test_a_merge_of_a_merge_keeps_every_link() -> None:
+    """A file that already holds a second link under a name made here keeps it beside a third."""
+    (name,) = {group.intra_link for group in H100.nodes}
+
+    def of_rate(bytes_per_s: float) -> ClusterProfile:
+        link = H100.links[name].model_copy(update={"bytes_per_s": bytes_per_s})
+        return H100.model_copy(update={"links": {**H100.links, name: link}})
+
+    pair = _merged(of_rate(1e9), of_rate(2e9))
+    for merged, rates in (
+        (_merged(of_rate(3e9), pair), [3e9, 1e9, 2e9]),
+        (_merged(pair, of_rate(3e9)), [1e9, 2e9, 3e9]),
+        (_merged(pair, of_rate(3e9), of_rate(2e9)), [1e9, 2e9, 3e9, 2e9]),
+    ):
+        assert [merged.links[g.intra_link].bytes_per_s for g in merged.nodes] == rates
+
+
+def _with_memory_fraction(fraction: float) -> ClusterProfile:
+    device = H100.device_types["H100-SXM5-80GB"]
+    changes = {"memory_fraction": fraction, "source": f"measured as {fraction}"}
+    rates = device.rates.model_copy(update=changes)
+    changed = device.model_copy(update={"rates": rates})
+    return H100.model_copy(update={"device_types": {"H100-SXM5-80GB": changed}})
+
+
+def test_rates_that_each_run_measures_do_not_contradict() -> None:
+    """Two runs on one device type reach slightly different memory rates: one's is kept and said."""
+    ours, theirs = _with_memory_fraction(0.8125), _with_memory_fraction(0.75)
+    merged = _merged(ours, theirs)
+    assert merged.device_types["H100-SXM5-80GB"].rates.memory_fraction == 0.8125
+    (note,) = [text for text in merged.notes if "memory_fraction" in text]
+    assert "2.json" in note and "0.75" in note and "0.812" in note
+    last = _merged(ours, theirs, keep="last")
+    assert last.device_types["H100-SXM5-80GB"].rates.memory_fraction == 0.75
+
+
+def test_rates_of_the_datasheet_still_contradict() -> None:
+    """What the library says a product reaches is no figure of a run."""
+    device = H100.device_types["H100-SXM5-80GB"]
+    rates = device.rates.model_copy(update={"gemm_fraction": 0.123})
+    changed = {"H100-SXM5-80GB": device.model_copy(update={"rates": rates})}
+    with pytest.raises(InputError, match=r"H100-SXM5-80GB\.rates\.gemm_fraction is 0\.123"):
+        _merged(H100, H100.model_copy(update={"device_types": changed}))
+
+
+def _measured(**changes: Any) -> ClusterProfile:
+    row = _row("H100-SXM5-80GB", 1e-3, **changes)
+    return H100.model_copy(update={"shapes": {"head": SHAPE}, "measurements": (row,)})
+
+
+@pytest.mark.parametrize("field", ["backward_s", "saved_bytes", "peak_bytes"])
+def test_other_figures_of_a_point_contradict_too(field: str) -> None:
+    """Times that agree do not excuse another figure that is twice as large; unknown is no value."""
+    with pytest.raises(InputError) as caught:
+        _merged(_measured(**{field: 100}), _measured(**{field: 200}))
+    assert [wrong.key for wrong in caught.value.mistakes] == [f"measurements.0.{field}"]
+    assert len(_merged(_measured(**{field: 100}), _measured(**{field: 104})).measurements) == 1
+    assert len(_merged(_measured(**{field: 100}), _measured()).measurements) == 1
+
+
 def test_contradictions_are_all_named() -> None:
     """Two memories of one device type, two stacks and two times of one point: three messages."""
     device = H100.device_types["H100-SXM5-80GB"]
