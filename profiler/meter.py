@@ -106,6 +106,7 @@ class DeviceMeter:
         backward = None
         if passes.backward is not None:
             backward = self.stopwatch.time(passes.backward, most_s=most_s)
+        state = self.state()  # what follows compiles and waits, and clocks fall meanwhile
         row = LayerMeasurement(
             shape=point.subject.name,
             device_type=self.device_type,
@@ -125,7 +126,7 @@ class DeviceMeter:
             forward_flops=None if _has_experts(point) else passes.forward_flops,
             backward_flops=None if _has_experts(point) else passes.backward_flops,
             attention_kernel=self._kernel_of(point),
-            state=self.state(),
+            state=state,
         )
         check_rate(row, expected_flops(point), self.peak_flops_per_s.get(point.precision))
         return row

@@ -8,12 +8,13 @@ from builders import tiny_layer
 
 from apss_jax.schema.cluster import LayerShape
 from apss_jax.schema.layers import Layer
+from apss_jax.schema.machine import DeviceState
 from profiler.budget import Budget
 from profiler.kernels import NotMeasurable
 from profiler.meter import DeviceMeter, PointFailed
 from profiler.peaks import peak_of
 from profiler.points import Point, Subject
-from profiler.timing import Stopwatch
+from profiler.timing import Samples, Stopwatch
 
 ATTENTION = LayerShape(
     part="layer", hidden_size=8, layer=Layer(mixer=tiny_layer().mixer, num_norms=1)
@@ -95,6 +96,32 @@ def test_a_peak_is_asked_once_for_each_layer() -> None:
     rows = [one.measure(Point(whole, seq_len=n, precision="fp32")) for n in (8, 16)]
     assert [row.peak_bytes for row in rows] == [7, None]
     assert len(asked) == 1
+
+
+def test_a_devices_state_is_read_right_after_its_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks fall while a scan is compiled and a process starts: they are asked for before."""
+    order: list[str] = []
+
+    class Noted(Stopwatch):
+        def time(self, run: Any, **options: Any) -> Samples:
+            order.append("time")
+            return super().time(run, **options)
+
+    def scanned(_: Any) -> int:
+        order.append("scan")
+        return 1
+
+    def state() -> DeviceState:
+        order.append("state")
+        return DeviceState(clock_hz=1e9)
+
+    monkeypatch.setattr("profiler.meter.scanned_bytes", scanned)
+    one = meter(state=state, peak=lambda *_: order.append("peak"))
+    one.stopwatch = Noted(repeats=1, warm_ups=1, runs_in_order=False)
+    whole = Subject("it", MLP, 0, is_whole_layer=True)
+    row = one.measure(Point(whole, seq_len=16, precision="fp32"))
+    assert order == ["time", "time", "state", "scan", "peak"]
+    assert row.state == DeviceState(clock_hz=1e9)
 
 
 def test_a_scan_is_left_out_when_time_is_short() -> None:
