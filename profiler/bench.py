@@ -201,7 +201,7 @@ def _meter(
         peak_flops_per_s=dict(named.library.device_type.peak_flops_per_s) if named.library else {},
         budget=context.budget,
         state=lambda: device_state(one, nvml),
-        peak=(lambda p, k: peak_in_own_process(p, k, device_index=index))
+        peak=(lambda p, k: peak_in_own_process(p, k, context.budget, device_index=index))
         if is_gpu and peaks and context.num_processes == 1
         else None,
         attention_kernel="cudnn" if is_gpu else None,

@@ -12,13 +12,19 @@ import sys
 from typing import Any, Final
 
 from apss_jax.schema.cluster import LayerShape
+from profiler.budget import Budget
 from profiler.points import Point, Subject
 
 LONGEST_S: Final = 180.0
 
 
-def peak_in_own_process(point: Point, kernel: str | None, *, device_index: int = 0) -> int | None:
-    """Returns the most bytes that the point held; None where no allocator counts, or it failed."""
+def peak_in_own_process(
+    point: Point, kernel: str | None, budget: Budget, *, device_index: int = 0
+) -> int | None:
+    """Returns the most bytes that the point held; None where no allocator counts, or it failed.
+
+    The process is ended when the budget is spent.
+    """
     question = {
         "shape": point.subject.shape.model_dump(mode="json", exclude_none=True),
         "key": point.key,
@@ -29,15 +35,24 @@ def peak_in_own_process(point: Point, kernel: str | None, *, device_index: int =
     try:
         done = subprocess.run(
             command,
-            input=json.dumps(question),
+            input=json.dumps(question).encode(),
             capture_output=True,
-            text=True,
-            timeout=LONGEST_S,
+            timeout=min(LONGEST_S, budget.left_s),
             check=False,
         )
-        return json.loads(done.stdout)["peak_bytes"] if done.returncode == 0 else None
-    except (subprocess.TimeoutExpired, json.JSONDecodeError, KeyError):
+    except (subprocess.TimeoutExpired, OSError):
         return None
+    return _told(done.stdout) if done.returncode == 0 else None
+
+
+def _told(answer: bytes) -> int | None:
+    """Returns the peak that a process wrote, None where it wrote anything else."""
+    try:
+        found = json.loads(answer)
+    except ValueError:  # no JSON, or no text at all
+        return None
+    peak_bytes = found.get("peak_bytes") if isinstance(found, dict) else None
+    return peak_bytes if type(peak_bytes) is int and peak_bytes >= 0 else None
 
 
 def peak_of(question: dict[str, Any]) -> int | None:

@@ -1,5 +1,8 @@
 """A meter on a real device: which kernel ran, how much memory, and what fails."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +15,7 @@ from apss_jax.schema.machine import DeviceState
 from profiler.budget import Budget
 from profiler.kernels import NotMeasurable
 from profiler.meter import DeviceMeter, PointFailed
-from profiler.peaks import peak_of
+from profiler.peaks import peak_in_own_process, peak_of
 from profiler.points import Point, Subject
 from profiler.timing import Samples, Stopwatch
 
@@ -161,3 +164,52 @@ def test_without_an_allocators_count_the_peak_is_unknown() -> None:
         "device": 0,
     }
     assert peak_of(question) is None
+
+
+@pytest.mark.parametrize(("minutes", "longest_s"), [(1.0, 60.0), (5.0, 180.0), (None, 180.0)])
+def test_a_peaks_process_ends_with_the_time(
+    minutes: float | None, longest_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that hangs is ended when the run's time is up, and then there is no peak."""
+    told: list[float] = []
+
+    def hangs(command: list[str], *, timeout: float, **_: Any) -> Any:
+        told.append(timeout)
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr("profiler.peaks.subprocess.run", hangs)
+    budget = Budget.of_minutes(minutes, clock=lambda: 100.0)
+    assert peak_in_own_process(point(MLP), None, budget) is None
+    assert told == [longest_s]
+
+
+@pytest.mark.parametrize(
+    ("code", "peak_bytes"),
+    [
+        ("print('{\"peak_bytes\": 12345}')", 12345),
+        ("print('{\"peak_bytes\": null}')", None),
+        ('print(\'{"peak_bytes": "much"}\')', None),
+        ("print('{}')", None),
+        ("print('7')", None),
+        ("print('a library speaks here')", None),
+        ("import sys; sys.stdout.buffer.write(bytes([255, 254]))", None),
+        ("print('{\"peak_bytes\": 12345}'); raise SystemExit(1)", None),
+        ("import time; time.sleep(60)", None),
+    ],
+)
+def test_a_peaks_process_may_fail_in_any_way(
+    code: str, peak_bytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that fails, hangs, or writes anything but a count gives None."""
+    child = tmp_path / "child"
+    child.write_text(f"#!{sys.executable}\n{code}\n")
+    child.chmod(0o755)
+    monkeypatch.setattr("profiler.peaks.sys.executable", str(child))
+    minutes = 0.01 if "sleep" in code else None
+    assert peak_in_own_process(point(MLP), None, Budget.of_minutes(minutes)) == peak_bytes
+
+
+def test_a_peaks_process_that_cannot_start_has_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that is not there is a failure like others."""
+    monkeypatch.setattr("profiler.peaks.sys.executable", "/nowhere/python")
+    assert peak_in_own_process(point(MLP), None, Budget.of_minutes(None)) is None
