@@ -16,9 +16,9 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Float, Int
 
+from apss_jax.policy.decode import NEVER
 from apss_jax.policy.placements import TYPE_FEATURES, TYPES, PlacementInput
 
-NEVER: Final = -1e9
 _STEP_FEATURES: Final = 11
 
 

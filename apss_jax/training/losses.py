@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
+from apss_jax.policy.decode import NEVER
+
 _ANCHOR = 0.2
 _NO_SPREAD = 3e-3  # gaps spread less than this do not tell partitions apart
 
@@ -26,6 +28,22 @@ class ScoredSet(NamedTuple):
     num_cuts: Int[jax.Array, ""]
     softness: Float[jax.Array, ""]
     """The gap at which a partition counts 1/e of the best one."""
+
+    @staticmethod
+    def of(
+        likelihood: Float[jax.Array, "samples"],
+        gap: Float[jax.Array, "samples"],
+        num_cuts: Int[jax.Array, ""],
+        softness: Float[jax.Array, ""],
+    ) -> ScoredSet:
+        """Returns a set in which what the network can never draw has no gap that is known."""
+        is_possible = likelihood > 0.5 * NEVER
+        return ScoredSet(
+            log_likelihood=jnp.where(is_possible, likelihood, 0.0),
+            gap=jnp.where(is_possible, gap, jnp.inf),
+            num_cuts=num_cuts,
+            softness=softness,
+        )
 
 
 Loss = Callable[[ScoredSet, int], Float[jax.Array, ""]]

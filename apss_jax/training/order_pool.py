@@ -13,6 +13,7 @@ from apss_jax.partitioning.joint import JointInstance
 from apss_jax.partitioning.portfolio import arranged, block_orders, scored_orders
 from apss_jax.policy.placements import PlacementInput, placement_inputs
 from apss_jax.training.placements import MIXES, Mix, draw_placements
+from apss_jax.training.steps import keep_best
 
 # Simulated steps: for the label of a problem, and for the cuts of one order.
 LABEL_BUDGET = 1500
@@ -54,10 +55,7 @@ class OrderPool:
                 for row, some in zip(rows.tolist(), orders, strict=True)
             ]
         )
-        best, each = found.argmin(axis=1), np.arange(len(rows))
-        better = found[each, best] < self.elite_s[rows]
-        self.elite_s[rows[better]] = found[each, best][better]
-        self.elite_orders[rows[better]] = orders[each, best][better]
+        keep_best(self.elite_orders, self.elite_s, rows, orders, found)
         return found
 
 

@@ -7,14 +7,13 @@ from functools import partial
 from typing import Any, Final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Float, Int
 
 from apss_jax.cost.batched import QUICKLY
 from apss_jax.policy.batched import Params, likely_orders, new_order_params, order_log_likelihood
-from apss_jax.policy.orders import NEVER, OrderConfig
+from apss_jax.policy.orders import OrderConfig
 from apss_jax.policy.placements import PlacementInput
 from apss_jax.training.losses import LOSSES, ScoredSet
 from apss_jax.training.order_pool import (
@@ -26,6 +25,7 @@ from apss_jax.training.order_pool import (
 )
 from apss_jax.training.placements import MIXES, Mix
 from apss_jax.training.sharding import shared_out
+from apss_jax.training.steps import clipped_adam, mean_gap_percent, moved, softness_at
 
 ORDER_POOLS: Final = (
     OrderPoolPlan((((4, 8), 1600), ((9, 16), 700)), (16, 100, 4096), 32),
@@ -85,25 +85,24 @@ def order_step(config: OrderTrainingConfig, seed: int, state: OrderState) -> Rep
     rows = rng.choice(len(pool), min(plan.batch, len(pool)), replace=False)
     inputs = pool.input(rows)
     done = state.step / config.steps
-    imitates = done < config.warm_start or config.objective == "imitation"
-    objective = "imitation" if imitates else config.objective
+    objective = "imitation" if done < config.warm_start else config.objective
+    imitates = objective == "imitation"
     if imitates:
         orders, gaps = pool.elite_orders[rows][:, None], np.zeros((len(rows), 1))
     else:
         orders, gaps = _scored_set(config, state.params, pool, rows, inputs, rng)
     drawn = 0 if imitates else config.samples
-    softness = config.softness[0] * (config.softness[1] / config.softness[0]) ** done
+    softness = softness_at(config.softness, done)
     args = (shared_out(inputs), shared_out(orders), shared_out(gaps.astype(np.float32)))
     loss, state.params, state.optimizer = _update(
         config, objective, drawn, state.params, state.optimizer, *args, softness
     )
     state.step += 1
-    known = gaps[:, :drawn][np.isfinite(gaps[:, :drawn])]
     return {
         "pool": which,
         "objective": f"orders_{objective}",
         "loss": float(loss),
-        "mean_gap_percent": float(100 * known.mean()) if known.size else 0.0,
+        "mean_gap_percent": mean_gap_percent(gaps[:, :drawn]),
     }
 
 
@@ -129,10 +128,7 @@ def _scored_set(
 
 
 def _optimizer(config: OrderTrainingConfig) -> optax.GradientTransformation:
-    rate = optax.warmup_cosine_decay_schedule(
-        0.0, config.learning_rate, min(50, config.steps // 10 + 1), config.steps, 1e-5
-    )
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate, b2=0.98))
+    return clipped_adam(config.learning_rate, config.steps, warm_up=50, end=1e-5)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(3, 4), compiler_options=QUICKLY)
@@ -148,22 +144,10 @@ def _update(
     softness: Float[jax.Array, ""],
 ) -> tuple[jax.Array, Params, Any]:
     """Returns the loss, and weights and optimizer after one step."""
-    loss_of = LOSSES[objective]
 
-    def one(params: Params, problem: PlacementInput, orders: Any, gap: Any) -> jax.Array:
+    def loss_of(params: Params, problem: PlacementInput, orders: Any, gap: Any) -> jax.Array:
         likelihood = order_log_likelihood(config.network, params, problem, orders)
-        is_allowed = likelihood > 0.5 * NEVER
-        scored = ScoredSet(
-            log_likelihood=jnp.where(is_allowed, likelihood, 0.0),
-            gap=jnp.where(is_allowed, gap, jnp.inf),
-            num_cuts=problem.num_stages,
-            softness=softness,
-        )
-        return loss_of(scored, drawn)
+        scored = ScoredSet.of(likelihood, gap, problem.num_stages, softness)
+        return LOSSES[objective](scored, drawn)
 
-    def mean(params: Params) -> jax.Array:
-        return jax.vmap(partial(one, params))(inputs, orders, gaps).mean()
-
-    loss, gradient = jax.value_and_grad(mean)(params)
-    updates, optimizer = _optimizer(config).update(gradient, optimizer, params)
-    return loss, optax.apply_updates(params, updates), optimizer
+    return moved(_optimizer(config), loss_of, params, optimizer, (inputs, orders, gaps))

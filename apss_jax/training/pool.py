@@ -16,6 +16,7 @@ from apss_jax.partitioning.pipeline import PipelineInstance
 from apss_jax.policy.chains import Chain, chains_of
 from apss_jax.training.instances import FAMILIES, draw_many
 from apss_jax.training.objective import Objective
+from apss_jax.training.steps import keep_best
 
 # Steps simulated by the search for a label: about a local optimum at 16 stages.
 _LABEL_BUDGET = 400
@@ -55,11 +56,7 @@ class Pool:
         costs_s: Float64[np.ndarray, "_ samples"],
     ) -> None:
         """Keeps the best of what is offered where it is better than what was known."""
-        best = costs_s.argmin(axis=1)
-        each = np.arange(len(rows))
-        better = costs_s[each, best] < self.elite_s[rows]
-        self.elite_s[rows[better]] = costs_s[each, best][better]
-        self.elite_ends[rows[better]] = ends[each, best][better]
+        keep_best(self.elite_ends, self.elite_s, rows, ends, costs_s)
 
 
 def build_pool(plan: PoolPlan, seed: int, *, with_labels: bool) -> Pool:

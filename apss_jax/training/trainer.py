@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Float, Int
@@ -16,7 +15,7 @@ from jaxtyping import Float, Int
 from apss_jax.cost.batched import QUICKLY
 from apss_jax.policy.batched import Params, links, new_params, proposals
 from apss_jax.policy.chains import Chain
-from apss_jax.policy.decode import NEVER, log_likelihood, places_of, values_to_go
+from apss_jax.policy.decode import log_likelihood, places_of, values_to_go
 from apss_jax.policy.network import NetworkConfig
 from apss_jax.training.losses import LOSSES, ScoredSet
 from apss_jax.training.objective import costs_of_all
@@ -29,6 +28,7 @@ from apss_jax.training.order_trainer import (
 )
 from apss_jax.training.pool import Pool, PoolPlan, build_pool
 from apss_jax.training.sharding import shared_out
+from apss_jax.training.steps import clipped_adam, mean_gap_percent, moved, softness_at
 
 _USUAL: Final = (
     *(("original", 5000), ("closed", 6000), ("closed_long", 1200), ("tight", 800)),
@@ -120,13 +120,13 @@ def train_step(config: TrainingConfig, state: TrainingState) -> Report:
     rows = rng.choice(len(pool), min(plan.batch, len(pool)), replace=False)
     chain = _shown(pool.chain(rows), config.forget_reference, rng)
     done = state.step / config.steps
-    imitates = done < config.warm_start or config.objective == "imitation"
-    objective = "imitation" if imitates else config.objective
+    objective = "imitation" if done < config.warm_start else config.objective
+    imitates = objective == "imitation"
     if imitates:
         ends, gaps = pool.elite_ends[rows][:, None], np.zeros((len(rows), 1))
     else:
         ends, gaps = _scored_set(config, state.params, pool, rows, chain, rng)
-    softness = config.softness[0] * (config.softness[1] / config.softness[0]) ** done
+    softness = softness_at(config.softness, done)
     args = (shared_out(chain), shared_out(ends), shared_out(gaps.astype(np.float32)))
     drawn = 0 if imitates else config.samples
     compiled_for = replace(config, seed=0, pools=(), shares=())
@@ -139,14 +139,9 @@ def train_step(config: TrainingConfig, state: TrainingState) -> Report:
         "pool": which,
         "objective": objective,
         "loss": float(loss),
-        "mean_gap_percent": _mean_gap_percent(gaps[:, :drawn]),
-        "likeliest_gap_percent": _mean_gap_percent(gaps[:, : min(drawn, 1)]),
+        "mean_gap_percent": mean_gap_percent(gaps[:, :drawn]),
+        "likeliest_gap_percent": mean_gap_percent(gaps[:, : min(drawn, 1)]),
     }
-
-
-def _mean_gap_percent(gaps: Float[np.ndarray, "_ _"]) -> float:
-    known = gaps[np.isfinite(gaps)]
-    return float(100 * known.mean()) if known.size else 0.0
 
 
 def _shown(chain: Chain, forgotten: float, rng: np.random.Generator) -> Chain:
@@ -198,14 +193,8 @@ def neighbours(
 
 
 def _optimizer(config: TrainingConfig) -> optax.GradientTransformation:
-    rate = optax.warmup_cosine_decay_schedule(
-        0.0,
-        config.learning_rate,
-        min(200, config.steps // 10 + 1),
-        config.steps,
-        0.02 * config.learning_rate,
-    )
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate, b2=0.98))
+    peak = config.learning_rate
+    return clipped_adam(peak, config.steps, warm_up=200, end=0.02 * peak)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(3, 4), compiler_options=QUICKLY)
@@ -221,24 +210,12 @@ def _update(
     softness: Float[jax.Array, ""],
 ) -> tuple[jax.Array, Params, Any]:
     """Returns the loss, and weights and optimizer after one step."""
-    loss_of = LOSSES[objective]
 
-    def one(params: Params, chain: Chain, ends: jax.Array, gap: jax.Array) -> jax.Array:
+    def loss_of(params: Params, chain: Chain, ends: jax.Array, gap: jax.Array) -> jax.Array:
         own = links(config.network, params, chain)
         total = values_to_go(own, is_best=False)[0, 0]
         likelihood = log_likelihood(own, total, places_of(chain, ends))
-        is_inside = likelihood > 0.5 * NEVER
-        scored = ScoredSet(
-            log_likelihood=jnp.where(is_inside, likelihood, 0.0),
-            gap=jnp.where(is_inside, gap, jnp.inf),
-            num_cuts=chain.num_pieces - 1,
-            softness=softness,
-        )
-        return loss_of(scored, drawn)
+        scored = ScoredSet.of(likelihood, gap, chain.num_pieces - 1, softness)
+        return LOSSES[objective](scored, drawn)
 
-    def mean(params: Params) -> jax.Array:
-        return jax.vmap(partial(one, params))(chains, ends, gaps).mean()
-
-    loss, gradient = jax.value_and_grad(mean)(params)
-    updates, optimizer = _optimizer(config).update(gradient, optimizer, params)
-    return loss, optax.apply_updates(params, updates), optimizer
+    return moved(_optimizer(config), loss_of, params, optimizer, (chains, ends, gaps))
