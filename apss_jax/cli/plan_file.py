@@ -49,9 +49,13 @@ def _refuse_huge(plan: Plan, place: str, path: str) -> None:
 
 def _plans_in(data: Any, path: str) -> list[tuple[str, Any]]:
     """Returns where in the file each plan stands, and the plans."""
+    from apss_jax.schema.document import version_of, wrong_schema
     from apss_jax.schema.plan import Estimate, SearchResult
 
     schema = data.get("schema") if isinstance(data, dict) else None
+    for kind in (Estimate, SearchResult):
+        if schema != kind.SCHEMA and version_of(kind, schema) is not None:
+            raise wrong_schema(kind, schema, file=path)
     if schema == Estimate.SCHEMA:
         return [("plan.", data.get("plan"))]
     if schema != SearchResult.SCHEMA:

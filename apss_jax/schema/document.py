@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -20,6 +21,7 @@ from apss_jax.schema.errors import InputError, Mistake, mistake, shorten
 
 MAX_FILE_BYTES = 64 * 2**20  # a cluster profile of a few thousand samples is below 2 MiB
 MAX_MISTAKES = 20
+VERSION = re.compile(r"([a-z_.]+)/([0-9]{1,9})")
 DocumentT = TypeVar("DocumentT", bound="Document")
 
 
@@ -52,7 +54,7 @@ class Document(Part):
         body = dict(data)
         found = body.pop("schema", None)
         if found != cls.SCHEMA:
-            raise mistake("schema", found, f"must be {cls.SCHEMA!r}", _expected(cls), file=file)
+            raise wrong_schema(cls, found, file=file)
         try:
             return cls.model_validate_json(json.dumps(body))
         except ValidationError as error:
@@ -61,6 +63,27 @@ class Document(Part):
     def to_json(self) -> dict[str, Any]:
         """Returns the document as JSON data, defaults left out."""
         return {"schema": self.SCHEMA, **self.model_dump(mode="json", exclude_defaults=True)}
+
+
+def wrong_schema(cls: type[Document], found: object, *, file: str | None) -> InputError:
+    """Returns the error for a file of another kind, or of another version of this one."""
+    rule = f"must be {cls.SCHEMA!r}"
+    theirs, ours = version_of(cls, found), version_of(cls, cls.SCHEMA)
+    if theirs is None or ours is None:
+        return mistake("schema", found, rule, _expected(cls), file=file)
+    remedy = "write the file again with the one that is installed"
+    if theirs > ours:
+        rule += ": the file is newer than this version of apss-jax"
+        return mistake("schema", found, rule, f"Update apss-jax, or {remedy}", file=file)
+    rule += ": the file is older than this version of apss-jax"
+    return mistake("schema", found, rule, f"Use the version that wrote it, or {remedy}", file=file)
+
+
+def version_of(cls: type[Document], schema: object) -> int | None:
+    """Returns the version that a schema's name ends in, None where it is of another kind."""
+    match = VERSION.fullmatch(schema) if isinstance(schema, str) else None
+    kind = cls.SCHEMA.partition("/")[0]
+    return int(match[2]) if match is not None and match[1] == kind else None
 
 
 def _expected(cls: type[Document]) -> str:

@@ -58,6 +58,28 @@ def test_wrong_input_gives_one_message(
     assert max(map(len, lines)) < 2000
 
 
+@pytest.mark.parametrize(
+    ("command", "words", "word"),
+    [
+        ("search", "--model gpt2 --cluster old_cluster.json --global-batch 8", "older"),
+        ("search", "--model gpt2 --cluster next_cluster.json --global-batch 8", "newer"),
+        ("search", "--model next_schema.json --cluster 1x1xT4 --global-batch 8", "newer"),
+        ("estimate", f"{GPT2} --plan next_plan.json", "newer"),
+        ("estimate", f"{GPT2} --plan next_result.json", "newer"),
+        ("estimate", f"{GPT2} --plan old_estimate.json", "older"),
+    ],
+)
+def test_a_file_of_another_version_says_so(
+    call: CallFn, bad_files: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: str,
+    word: str,
+) -> None:  # fmt: skip
+    """One message says whether the file is older or newer, and to write it again."""
+    monkeypatch.chdir(bad_files)
+    (error,) = call(command, "--json", *words.split()).document["errors"]
+    assert error["key"] == "schema" and f"is {word} than this version" in error["rule"]
+    assert "write the file again" in error["remedy"]
+
+
 @pytest.mark.parametrize("words", ILLEGAL)
 def test_values_that_no_layout_has_are_wrong_input(call: CallFn, words: str) -> None:
     """Where no layout is legal, the rule in the way is told; exit code 3 is for memory alone."""

@@ -131,7 +131,7 @@ def _damaged(kind: str, text: str) -> str:
         ("empty", "is not JSON"),
         ("binary", "is not JSON"),
         ("foreign", "must be 'apss.cluster_profile/1'"),
-        ("newer", "must be 'apss.cluster_profile/1'"),
+        ("newer", "must be 'apss.cluster_profile/1': the file is newer than this version"),
         ("negative", "measurements.0.forward_s is -1.0: input should be greater than 0"),
         ("later key", "tokens_per_joule is 1.0: is not a known key"),
     ],
@@ -150,6 +150,32 @@ def test_a_damaged_profile_is_one_message(
     assert len(said.splitlines()) == 1
     assert said.startswith("Error: p.json: ") and rule in said
     assert (folder / "p.json").read_text() == text
+
+
+@pytest.mark.parametrize(("version", "word"), [("0", "older"), ("2", "newer")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "p.json"],
+        ["merge", "q.json", "p.json", "--out", "both.json"],
+        ["--resume", "--out", "p.json"],
+    ],
+)
+def test_another_versions_profile_says_so(
+    folder: Path, words: list[str], version: str, word: str, capsys: Any
+) -> None:
+    """One line names the file, whether it is older or newer, and what to do."""
+    for file in ("p.json", "q.json"):
+        assert run(app, [*MOCK, "--out", file]) == 0
+    text = (folder / "p.json").read_text().replace("_profile/1", f"_profile/{version}", 1)
+    (folder / "p.json").write_text(text)
+    capsys.readouterr()
+    assert run(app, words) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"Error: p.json: schema is apss.cluster_profile/{version}: ")
+    assert f"the file is {word} than this version" in said
+    assert "write the file again" in said
+    assert not (folder / "both.json").exists()
 
 
 def _python(*words: str, **environment: str) -> subprocess.Popen[str]:

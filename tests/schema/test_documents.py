@@ -89,6 +89,24 @@ def test_wrong_document(change: dict[str, Any], key: str, rule: str) -> None:
     assert found.remedy
 
 
+@pytest.mark.parametrize(
+    ("schema", "rule", "remedy"),
+    [
+        ("apss.model/2", "newer than this version", "Update apss-jax, or write the file again"),
+        ("apss.model/10", "newer than this version", "Update apss-jax"),
+        ("apss.model/0", "older than this version", "Use the version that wrote it, or write"),
+        ("apss.models/2", "must be 'apss.model/1'", "Give a file that begins"),
+        ("apss.model/x", "must be 'apss.model/1'", "Give a file that begins"),
+        (2, "must be 'apss.model/1'", "Give a file that begins"),
+    ],
+)
+def test_another_version_says_which_way_it_is_off(schema: Any, rule: str, remedy: str) -> None:
+    """A file of a newer or older version is named as such; one of another kind is not."""
+    (found,) = _mistakes(Model.from_json, {**MODEL, "schema": schema})
+    assert rule in found.rule and found.remedy.startswith(remedy)
+    assert ("newer" in rule or "older" in rule) == ("this version" in found.rule)
+
+
 def test_every_mistake_is_told_at_once() -> None:
     """A document with three wrong keys gives three mistakes, one line each."""
     with pytest.raises(InputError) as caught:
