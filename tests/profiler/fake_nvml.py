@@ -12,7 +12,7 @@ import pytest
 
 H200: dict[str, Any] = {
     "name": "NVIDIA H200", "memory": 143771 * 2**20, "nvlinks": [1] * 18, "pcie": (5, 16),
-    "most_pcie": (5, 16), "capability": (9, 0), "mig": 0, "clock": 1980, "reasons": 0,
+    "most_pcie": (5, 16), "capability": (9, 0), "mig": 0, "clock": 1980, "event_reasons": 0,
     "uuid": "GPU-00000000-0000-0000-0000-000000000001", "bus": "00000000:01:00.0",
 }  # fmt: skip
 L40S: dict[str, Any] = {
@@ -48,12 +48,19 @@ def _target(pointer: Any) -> Any:
 class FakeLibrary:
     """Stands where `ctypes.CDLL("libnvidia-ml.so.1")` would."""
 
-    def __init__(self, *devices: dict[str, Any], init_status: int = 0, topology: int = 10) -> None:
+    def __init__(
+        self,
+        *devices: dict[str, Any],
+        init_status: int = 0,
+        topology: int = 10,
+        lost: tuple[str, ...] = (),  # functions that an older library lacks
+    ) -> None:
         self.devices, self.init_status, self.level = devices, init_status, topology
+        self.lost = lost
 
     def __getattr__(self, name: str) -> Function:
         """Returns a function; the wrapper takes `AttributeError` for one that is missing."""
-        if name.startswith("_") or not hasattr(type(self), f"_f_{name}"):
+        if name.startswith("_") or name in self.lost or not hasattr(type(self), f"_f_{name}"):
             raise AttributeError(name)
         return Function(getattr(self, f"_f_{name}"))
 
@@ -147,6 +154,16 @@ class FakeLibrary:
 
     def _f_nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, value: Any) -> int:
         return self._give(handle, "reasons", value)
+
+    def _f_nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any, value: Any) -> int:
+        return self._give(handle, "event_reasons", value)
+
+    def _f_nvmlDeviceGetPciInfo_v3(self, handle: Any, info: Any) -> int:
+        bus = self._device(handle).get("bus")
+        if bus is None:
+            return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        _target(info).busId = bus.encode()
+        return 0
 
     def _f_nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any, level: Any) -> None:
         _target(level).value = self.level

@@ -17,7 +17,7 @@ from profiler.facts import Identity, device_facts, host_memory_bytes, joined, pa
 from profiler.nvml import Nvml
 
 
-def _nvml(monkeypatch: pytest.MonkeyPatch, *devices: dict[str, Any], **kwargs: int) -> Nvml:
+def _nvml(monkeypatch: pytest.MonkeyPatch, *devices: dict[str, Any], **kwargs: Any) -> Nvml:
     install(monkeypatch, FakeLibrary(*devices, **kwargs))
     found = Nvml.opened()
     assert found is not None
@@ -40,6 +40,7 @@ def test_an_h200_tells_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.idle_state is not None
     assert facts.idle_state.max_clock_hz == pytest.approx(1.98e9)
     assert facts.idle_state.throttle_reasons == ()
+    assert facts.pci_bus_id == H200["bus"]
 
 
 def test_what_is_not_supported_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +53,21 @@ def test_what_is_not_supported_is_unknown(monkeypatch: pytest.MonkeyPatch) -> No
 def test_throttling_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """An older driver knows the reasons by another name, which is asked too."""
     assert _facts(monkeypatch, L40S).idle_state.throttle_reasons == ("idle", "power cap")
+    older = _nvml(monkeypatch, L40S, lost=("nvmlDeviceGetCurrentClocksEventReasons",))
+    assert older.state(older.handle_at(0)).throttle_reasons == ("idle", "power cap")
+
+
+def test_newer_drivers_name_reasons_by_the_newer_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both names answer, the newer one counts; each bit has its word."""
+    hot = {**H200, "event_reasons": 0x8 | 0x40, "reasons": 0x1}
+    reasons = _facts(monkeypatch, hot).idle_state.throttle_reasons
+    assert reasons == ("hardware slowdown", "hardware thermal slowdown")
+
+
+def test_a_slice_without_a_place_on_the_bus_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PCI id is that of NVML or unknown."""
+    assert _facts(monkeypatch, L40S).pci_bus_id == "00000000:02:00.0"
+    assert _facts(monkeypatch, SLICE).pci_bus_id is None
 
 
 def test_unified_memory_comes_from_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
