@@ -1,4 +1,4 @@
-"""Partitioning for people who bring their own costs: arrays in, cuts out."""
+"""What solvers cut for people who bring their own costs, and what they may bring."""
 
 from typing import Any, Final
 
@@ -11,37 +11,17 @@ from apss_jax.partitioning.exact import exact_cuts
 from apss_jax.partitioning.instance import require_costs
 
 SOLVERS: Final = ("exact", "balanced", "uniform")
-"""What `partition` can be asked for: the optimum, equal layer costs, equal numbers of layers."""
+"""Who cuts: the optimum, equal layer costs, equal numbers of layers."""
 
 
-def partition(
-    layer_costs: ArrayLike,
-    boundary_costs: ArrayLike,
-    *,
-    num_stages: int,
-    num_micro_batches: int = 2,
-    solver: str = "exact",
-    samples: int = 1,
-    seed: int = 0,
+def reference_cuts(
+    layer_cost_s: Float64[np.ndarray, "batch layers"],
+    boundary_cost_s: Float64[np.ndarray, "batch boundaries cuts"],
+    num_micro_batches: int,
+    solver: str,
 ) -> Int64[np.ndarray, "batch cuts"]:
-    """Returns where to cut each model: the index of the last layer before each cut, ascending.
-
-    `layer_costs` is [batch, layers], one micro-batch through each layer in any unit of time;
-    `boundary_costs` is [batch, layers - 1, stages - 1] in the same unit: boundary j when its cut is
-    after layer i. The objective is (num_micro_batches - 1) * slowest stage + sum of stages + sum of
-    the boundaries that are cut. `samples` and `seed` are for solvers that draw; none of these does.
-    Raises ValueError that names the argument, its value and the rule it broke.
-    """
-    if solver not in SOLVERS:
-        raise ValueError(f"solver is {solver!r}; it must be one of {', '.join(SOLVERS)}")
-    layer_cost_s, boundary_cost_s = require_problem(
-        layer_costs,
-        boundary_costs,
-        num_stages=num_stages,
-        num_micro_batches=num_micro_batches,
-        samples=samples,
-    )
-    batch, layers = layer_cost_s.shape
+    """Returns where one of `SOLVERS` cuts each model that `require_problem` let pass."""
+    (batch, layers), num_stages = layer_cost_s.shape, boundary_cost_s.shape[2] + 1
     if solver == "exact":
         return exact_cuts(layer_cost_s, boundary_cost_s, num_micro_batches)
     if solver == "uniform":

@@ -9,8 +9,7 @@ from jaxtyping import Float64, Int64
 from numpy.typing import ArrayLike
 
 from apss_jax.partitioning.solve import SOLVERS as REFERENCES
-from apss_jax.partitioning.solve import partition as partition_by_reference
-from apss_jax.partitioning.solve import require_problem
+from apss_jax.partitioning.solve import reference_cuts, require_problem
 
 SOLVERS: Final = ("dpsn", *REFERENCES)
 """What `partition` can be asked for: the network, or one of the solvers it is measured by."""
@@ -37,16 +36,15 @@ def partition(
     """
     if solver not in SOLVERS:
         raise ValueError(f"solver is {solver!r}; it must be one of {', '.join(SOLVERS)}")
-    counts = {
-        "num_stages": num_stages,
-        "num_micro_batches": num_micro_batches,
-        "samples": samples,
-    }
+    layer_cost_s, boundary_cost_s = require_problem(
+        layer_costs,
+        boundary_costs,
+        num_stages=num_stages,
+        num_micro_batches=num_micro_batches,
+        samples=samples,
+    )
     if solver != "dpsn":
-        return partition_by_reference(
-            layer_costs, boundary_costs, solver=solver, seed=seed, **counts
-        )
-    layer_cost_s, boundary_cost_s = require_problem(layer_costs, boundary_costs, **counts)
+        return reference_cuts(layer_cost_s, boundary_cost_s, num_micro_batches, solver)
     if num_stages == 1 or not len(layer_cost_s):
         return np.zeros((len(layer_cost_s), num_stages - 1), np.int64)
     return _decoded_cuts(layer_cost_s, boundary_cost_s, num_micro_batches, samples, seed)

@@ -11,8 +11,8 @@ import pytest
 import apss_jax
 
 SOLVE = (
-    "import numpy, apss_jax.partitioning.solve as s;"
-    "print(s.partition(numpy.ones((1, 4)), numpy.zeros((1, 3, 1)), num_stages=2, solver='exact'))"
+    "import numpy, apss_jax;"
+    "print(apss_jax.partition(numpy.ones((1, 4)), numpy.zeros((1, 3, 1)), num_stages=2))"
 )
 
 

@@ -85,6 +85,6 @@ def test_wrong_arguments(changes: dict[str, Any], message: str) -> None:
 
 def test_import_is_cheap() -> None:
     """Neither the package nor the module of `partition` imports numba or JAX."""
-    code = "import sys, apss_jax.partitioning.solve; print({'numba', 'jax'} & set(sys.modules))"
+    code = "import sys, apss_jax.policy.solve; print({'numba', 'jax'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partition_instances import brute_force, random_instance
 
+import apss_jax
 from apss_jax.partitioning import exact
 from apss_jax.partitioning.balanced import uniform_cuts
 from apss_jax.partitioning.exact import solve_exact, solve_exact_many
@@ -19,7 +20,6 @@ from apss_jax.partitioning.instance import (
     fits_memory,
     timing_instance,
 )
-from apss_jax.partitioning.solve import partition
 
 SEED_EVAL = Path(__file__).parents[3] / "shared/data/seed_eval"
 SIZES = [(1, 1), (6, 1), (6, 6), (7, 2), (8, 3), (9, 4), (9, 5), (8, 7), (10, 3), (7, 7)]
@@ -137,7 +137,7 @@ def test_published_instances(stages: int) -> None:
     data = np.load(SEED_EVAL / f"seed_eval_L30_K{stages}.npz")
     layer_cost, comm_cost = data["layer_cost"].astype(float), data["comm_cost"].astype(float)
     for solver, name in (("exact", "optimum"), ("uniform", "uniform")):
-        cuts = partition(layer_cost, comm_cost, num_stages=stages, solver=solver)
+        cuts = apss_jax.partition(layer_cost, comm_cost, num_stages=stages, solver=solver)
         instances = [
             timing_instance(np.tile(costs, (stages, 1)), comm, 2)
             for costs, comm in zip(layer_cost, comm_cost, strict=True)

@@ -79,7 +79,7 @@ def test_no_solver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("exact_cuts", "solve_exact_many", "_solve"):
         monkeypatch.setattr(exact, name, refuse)
-    monkeypatch.setattr(solve, "partition_by_reference", refuse)
+    monkeypatch.setattr(solve, "reference_cuts", refuse)
     layers, boundaries = _problem(4)
     found = apss_jax.partition(layers, boundaries, num_stages=4, solver="dpsn", samples=3)
     assert found.shape == (150, 3)
