@@ -25,6 +25,7 @@ from apss_jax.schema.cluster import (
 from apss_jax.schema.document import Part
 from apss_jax.schema.errors import InputError, Mistake, mistake, shorten
 from profiler.joints import Joint, first_numbers, joined
+from profiler.points import key_of
 
 Keep = Literal["first", "last"]
 PartT = TypeVar("PartT", bound=Part)
@@ -234,16 +235,7 @@ def _merged_rows(
 
 
 def _point(row: LayerMeasurement) -> tuple[Any, ...]:
-    return (
-        row.shape,
-        row.device_type,
-        row.tensor_parallel,
-        row.micro_batch,
-        row.seq_len,
-        row.precision,
-        row.recompute,
-        row.tensor_comm_included,
-    )
+    return (row.device_type, row.tensor_comm_included, key_of(row))
 
 
 def _contradictions(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from apss_jax.schema.cluster import ClusterProfile, LayerShape, Precision
+from apss_jax.schema.cluster import ClusterProfile, LayerMeasurement, LayerShape, Precision
 from apss_jax.schema.layers import Layer, MoeMlp
 from apss_jax.schema.model import Model
 from apss_jax.schema.plan import Recompute
@@ -82,11 +82,19 @@ class Point:
 
 def measured_keys(profile: ClusterProfile, device_type: str) -> set[Key]:
     """Returns the points that a file has of a device type."""
-    return {
-        (r.shape, r.tensor_parallel, r.micro_batch, r.seq_len, r.precision, r.recompute)
-        for r in profile.measurements
-        if r.device_type == device_type
-    }
+    return {key_of(row) for row in profile.measurements if row.device_type == device_type}
+
+
+def key_of(row: LayerMeasurement) -> Key:
+    """Returns what tells a measured point apart from the others of its device type."""
+    return (
+        row.shape,
+        row.tensor_parallel,
+        row.micro_batch,
+        row.seq_len,
+        row.precision,
+        row.recompute,
+    )
 
 
 def subjects_of(model: Model) -> list[Subject]:

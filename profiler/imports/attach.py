@@ -21,6 +21,7 @@ from apss_jax.schema.topology import Topology
 from profiler.fit import link_fit
 from profiler.imports.imported import Imported, LinkDatum, PartTime, Wanted
 from profiler.link_figures import latency_of, rate_of
+from profiler.points import key_of
 
 LEAST_OF_PEAK: Final = 0.004  # of the precision's; below, a time is in a smaller unit than it says
 MOST_OF_PEAK: Final = 1.1  # of any precision's; above, in a larger one
@@ -130,15 +131,7 @@ def _check_plausible(
 
 
 def _point(row: LayerMeasurement) -> tuple[object, ...]:
-    return (
-        row.shape,
-        row.device_type,
-        row.tensor_parallel,
-        row.micro_batch,
-        row.seq_len,
-        row.precision,
-        row.recompute,
-    )
+    return (row.device_type, key_of(row))
 
 
 @dataclass
