@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,14 +192,25 @@ def _python(*words: str, **environment: str) -> subprocess.Popen[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [2.0, 12.0, 30.0])
 def test_killed_at_any_moment_it_leaves_a_valid_file_or_none(folder: Path, seconds: float) -> None:
-    """SIGKILL, which nothing can catch."""
+    """SIGKILL, which nothing can catch; the last of them comes when there is a file."""
+    out = folder / "cluster_profile.json"
     process = _python("--minutes", "2", "--micro-batch", "1", "--seq-len", "16", "--tp", "1")
     time.sleep(seconds)
+    if seconds == 30.0:
+        _wait_for(out.exists)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    out = folder / "cluster_profile.json"
+    assert process.returncode == -signal.SIGKILL
+    assert out.exists() or seconds < 30.0
     if out.exists():
         assert read_document(ClusterProfile, out).num_devices == 2
+
+
+def _wait_for(happened: Callable[[], object]) -> None:
+    for _ in range(180):
+        if happened():
+            return
+        time.sleep(1.0)
 
 
 @pytest.mark.slow
@@ -206,10 +218,7 @@ def test_ctrl_c_on_a_real_run_keeps_what_is_measured(folder: Path) -> None:
     """Once the file has a point, an interrupt ends the run with 130 and a file to go on with."""
     out = folder / "cluster_profile.json"
     process = _python("--minutes", "5", "--micro-batch", "1", "--seq-len", "16", "--tp", "1")
-    for _ in range(180):
-        if out.exists() and read_document(ClusterProfile, out).measurements:
-            break
-        time.sleep(1.0)
+    _wait_for(lambda: out.exists() and read_document(ClusterProfile, out).measurements)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130
