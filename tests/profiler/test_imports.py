@@ -283,35 +283,79 @@ def test_real_reductions_on_a100_reach_what_is_known() -> None:
     assert link.bytes_per_s * link.reached_fraction == pytest.approx(227e9, rel=0.05)
 
 
+REAL_PROFILES = [
+    ("sailor", "sailor/sailor_planner_profiles/OPT-350/V100-16/profile.json", {}, 45),
+    (
+        "metis",
+        "metis_profile_data_samples/DeviceType.A100_tp*_bs*.json",
+        {"layers": 8, "hidden": 4096},
+        27,
+    ),
+    ("piper", "piper_inputs/bert32a100.json", {"layers": 32, "hidden": 1920}, 8),
+    ("aceso", "aceso_eurosys_v100/gpt_350M_mbs*_tp*_algo0.csv", {}, 48),
+    ("galvatron", "galvatron/9cf77a5*/*computation*.json", {"hidden": 4096}, None),
+]
+
+
+def _real(tool: str, files: str, wanted: dict[str, int]) -> ClusterProfile:
+    """Returns what a tool's real files hold, read as its users ran it."""
+    spec = "1x8xV100-SXM2-32GB" if "00-16" in files or "v100" in files else f"1x8x{A100}"
+    wants = _wanted(
+        spec,
+        model=_model(wanted.get("layers", 24), wanted.get("hidden", 1024)),
+        seq_len=2048 if "350" in files else 512,
+        precision="fp32" if tool == "piper" else "fp16",
+    )
+    return import_profile(tool, sorted(REAL.glob(files)), wants)
+
+
 @REAL_FILES
-@pytest.mark.parametrize(
-    ("tool", "files", "wanted", "rows"),
-    [
-        ("sailor", "sailor/sailor_planner_profiles/OPT-350/V100-16/profile.json", {}, 45),
-        (
-            "metis",
-            "metis_profile_data_samples/DeviceType.A100_tp*_bs*.json",
-            {"layers": 8, "hidden": 4096},
-            27,
-        ),
-        ("piper", "piper_inputs/bert32a100.json", {"layers": 32, "hidden": 1920}, 8),
-        ("aceso", "aceso_eurosys_v100/gpt_350M_mbs*_tp*_algo0.csv", {}, 48),
-        ("galvatron", "galvatron/9cf77a5*/*computation*.json", {"hidden": 4096}, None),
-    ],
-)
+@pytest.mark.parametrize(("tool", "files", "wanted", "rows"), REAL_PROFILES)
 def test_real_profiles_are_read(
     tool: str, files: str, wanted: dict[str, int], rows: int | None
 ) -> None:
     """Real files of each tool pass the checks of their units and give plausible layers."""
-    paths = sorted(REAL.glob(files))
-    model = _model(wanted.get("layers", 24), wanted.get("hidden", 1024))
-    spec = "1x8xV100-SXM2-32GB" if "00-16" in files or "v100" in files else f"1x8x{A100}"
-    length = 2048 if "350" in files else 512
-    precision = "fp32" if tool == "piper" else "fp16"  # as their tools run
-    wants = _wanted(spec, model=model, seq_len=length, precision=precision)
-    profile = import_profile(tool, paths, wants)
+    profile = _real(tool, files, wanted)
     assert rows is None or len(profile.measurements) == rows
     assert len(_layers(profile)) >= 1
+
+
+# A layer on one device at a micro-batch and a length, as it stands in the file, in its unit.
+READ_BY_HAND = {
+    # [0.028839, 0.071714, ...] s in 23 layers, the first is [0.029296, 0.070262, ...]
+    "sailor": (4, 2048, (0.029296 + 23 * 0.028839) / 24, (0.070262 + 23 * 0.071714) / 24),
+    # 29.507994651794434 ms for both passes of every layer
+    "metis": (1, 512, 29.507995e-3 / 3, 29.507995e-3 * 2 / 3),
+    # from 0.030285 to 0.030492 s for both passes
+    "piper": (1, 512, 0.03038 / 3, 0.03038 * 2 / 3),
+    # the microseconds of thirteen operators that begin with "enc-"
+    "aceso": (
+        1,
+        2048,
+        1e-6 * (43.201 + 232.781 + 261.933 + 312.105 + 480.573 + 344.818 + 72.763)
+        + 1e-6 * (71.073 + 43.577 + 228.740 + 48.871 + 225.360 + 68.333),
+        1e-6 * (111.570 + 399.668 + 594.165 + 409.398 + 415.585 + 491.234 + 123.279)
+        + 1e-6 * (79.104 + 100.001 + 405.049 + 929.132 + 428.716 + 77.171),
+    ),
+    # models of one and of two layers, forward pass alone
+    "galvatron": (1, 4096, 32.743318e-3 - 22.884448e-3, None),
+}
+
+
+@REAL_FILES
+@pytest.mark.parametrize(("tool", "files", "wanted"), [real[:3] for real in REAL_PROFILES])
+def test_real_times_are_those_of_the_files(tool: str, files: str, wanted: dict[str, int]) -> None:
+    """One layer of each tool, read by hand: its unit, and which pass is which."""
+    micro_batch, seq_len, forward_s, backward_s = READ_BY_HAND[tool]
+    profile = _real(tool, files, wanted)
+    (layer,) = [
+        row
+        for row in _layers(profile)
+        if (row.tensor_parallel, row.micro_batch, row.seq_len) == (1, micro_batch, seq_len)
+    ]
+    assert layer.forward_s == pytest.approx(forward_s, rel=1e-3)
+    assert layer.backward_s == (None if backward_s is None else pytest.approx(backward_s, rel=1e-3))
+    assert layer.saved_bytes == (606478336 if tool == "piper" else None)  # "memoryUsageA"
 
 
 @REAL_FILES
