@@ -10,14 +10,21 @@ from apss_jax.policy import reach
 from apss_jax.policy.chains import chains_of, size_for
 
 
-def _feasible(instance: PipelineInstance) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ends of all partitions that fit, and their slowest piece."""
+def _feasible(instance: PipelineInstance, work: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ends of all partitions that fit, and the most of some work on any piece."""
     every = all_ends(instance.num_pieces, instance.num_layers)
     cuts = every[:, :-1].astype(np.int64) - 1
     kept = np.array([fits(instance, row) for row in cuts])
-    times = instance.forward_s + instance.backward_s
-    slowest = [stage_sums(times, row).max() for row in cuts[kept]]
-    return every[kept], np.array(slowest)
+    most = [stage_sums(work, row).max() for row in cuts[kept]]
+    return every[kept], np.array(most)
+
+
+def _check_reach(reached: np.ndarray, ends: np.ndarray, most: np.ndarray, share: float) -> None:
+    """Checks the first and last ends of a level against all partitions within its limit."""
+    within = ends[most <= most.min() * share * (1 + 1e-12)]
+    low, high = reached[:, : ends.shape[1]]
+    np.testing.assert_array_equal(low, within.min(axis=0))
+    np.testing.assert_array_equal(high, within.max(axis=0))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -25,14 +32,25 @@ def test_reaches_hold_every_partition_within_the_limit(seed: int) -> None:
     """Within each level, the first and last ends of a piece are those of all partitions."""
     found = small_problems(12, seed=seed)
     chains, is_feasible = chains_of(found, is_simulated=False, size=SIZE)
-    for row in np.flatnonzero(is_feasible).tolist():
-        ends, slowest = _feasible(found[row])
+    rows = np.flatnonzero(is_feasible).tolist()
+    assert len(rows) >= 6
+    for row in rows:
+        ends, slowest = _feasible(found[row], found[row].forward_s + found[row].backward_s)
         for level, share in enumerate(reach.TIME_LEVELS):
-            within = ends[slowest <= slowest.min() * share * (1 + 1e-12)]
-            pieces = found[row].num_pieces
-            low, high = chains.reach[row, level, :, :pieces]
-            np.testing.assert_array_equal(low, within.min(axis=0))
-            np.testing.assert_array_equal(high, within.max(axis=0))
+            _check_reach(chains.reach[row, level], ends, slowest, share)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reaches_of_gradient_work_hold_every_partition_within_the_limit(seed: int) -> None:
+    """The same within each limit on gradient work, whatever the times."""
+    found = small_problems(12, seed=seed)
+    chains, is_feasible = chains_of(found, is_simulated=False, size=SIZE)
+    rows = [row for row in np.flatnonzero(is_feasible).tolist() if found[row].gradient_s.any()]
+    assert len(rows) >= 3
+    for row in rows:
+        ends, most = _feasible(found[row], found[row].gradient_s)
+        for level, share in enumerate(reach.GRADIENT_LEVELS, len(reach.TIME_LEVELS)):
+            _check_reach(chains.reach[row, level], ends, most, share)
 
 
 def test_the_best_balanced_partition_lies_in_the_windows() -> None:
