@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -16,7 +17,7 @@ from apss_jax.planning.inputs import Inputs
 from apss_jax.planning.memory_risk import FITS_BELOW, oom_probability
 from apss_jax.planning.tables import CostTables, total_flops
 from apss_jax.planning.uncertainty import reach_of, step_time_error_fraction
-from apss_jax.schema.plan import Breakdown, Chunk, Cost, MemoryBytes, Plan, Stage
+from apss_jax.schema.plan import Breakdown, Chunk, Cost, MemoryBytes, Plan, Stage, ZeroStage
 from apss_jax.schema.tables import UnitTable
 
 BREAKDOWN_PARTS = TracedBreakdown._fields
@@ -59,7 +60,7 @@ class PlanWriter:
             virtual_stages=layout.virtual_stages,
             micro_batch=layout.micro_batch,
             num_micro_batches=choice.num_micro_batches,
-            zero_stage=layout.zero_stage,  # type: ignore[arg-type] # a legal layout has 0 to 3
+            zero_stage=cast(ZeroStage, layout.zero_stage),  # a legal layout has 0 to 3
             sequence_parallel=layout.sequence_parallel,
             recompute=layout.recompute,
             schedule=layout.schedule,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from apss_jax.legality.check import violations
 from apss_jax.legality.facts import facts_of
@@ -12,7 +12,7 @@ from apss_jax.legality.plan_check import layout_of
 from apss_jax.planning.explain import PART_NAMES, largest_change, percent
 from apss_jax.planning.inputs import Inputs
 from apss_jax.planning.variants import change_words, costed, mended
-from apss_jax.schema.detail import Neighbour
+from apss_jax.schema.detail import Neighbour, Verdict
 from apss_jax.schema.layout import RECOMPUTE, Layout
 from apss_jax.schema.plan import Plan
 from apss_jax.units import GIB
@@ -98,8 +98,8 @@ def _with(layout: Layout, name: str, value: int, other: str, other_value: int) -
     """Returns a layout with two degrees changed, sequence parallel where tensor parallel begins."""
     begins = name == "tensor_parallel" and layout.tensor_parallel == 1
     sequence = layout.sequence_parallel or begins
-    changed = {name: value, other: other_value, "sequence_parallel": sequence}
-    return mended(replace(layout, **changed))  # type: ignore[arg-type] # degrees and a switch
+    changed: dict[str, Any] = {name: value, other: other_value, "sequence_parallel": sequence}
+    return mended(replace(layout, **changed))
 
 
 def _others(layout: Layout) -> Iterator[Layout]:
@@ -121,11 +121,11 @@ def _neighbour(plan: Plan, other: Plan, change: str) -> Neighbour:
     part, change_s = largest_change(plan, other)
     stage = max(range(len(other.stages)), key=lambda s: other.stages[s].oom_probability or 0.0)
     held = other.stages[stage].memory_bytes
-    fitting = "slower" if ratio >= 1.0 else "faster"
+    fitting: Verdict = "slower" if ratio >= 1.0 else "faster"
     return Neighbour(
         rank=plan.rank,
         change=change,
-        verdict=fitting if _fits(other) else "too_big",  # type: ignore[arg-type] # one of both
+        verdict=fitting if _fits(other) else "too_big",
         step_time_s=_step_s(other),
         time_ratio=ratio,
         largest_part=part,

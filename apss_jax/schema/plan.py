@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from apss_jax.schema.detail import Neighbour, Sensitivity, Timeline
 from apss_jax.schema.document import Document, Part
 
+ZeroStage = Literal[0, 1, 2, 3]
 Recompute = Literal["none", "selective", "full"]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved_1f1b"]
 
@@ -90,7 +91,7 @@ class Plan(Document):
     virtual_stages: Degree = 1
     micro_batch: Count
     num_micro_batches: Count
-    zero_stage: Literal[0, 1, 2, 3] = 1
+    zero_stage: ZeroStage = 1
     sequence_parallel: bool = False
     recompute: Recompute = "none"
     schedule: ScheduleName = "1f1b"
@@ -171,7 +172,7 @@ class Alternative(Part):
     expert_parallel: Degree
     virtual_stages: Degree
     micro_batch: Count
-    zero_stage: Literal[0, 1, 2, 3]
+    zero_stage: ZeroStage
     sequence_parallel: bool
     recompute: Recompute
     schedule: ScheduleName
