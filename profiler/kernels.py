@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,9 @@ KeyHeads = Float[Array, "samples tokens kv_heads head_values"]
 PartFn = Callable[[Params, Hidden], Hidden]
 """A part of a layer, applied to its weights and to a micro-batch."""
 
+FlashKernel = Literal["cudnn"]
+"""What can be asked to run attention in XLA's place."""
+
 NORM_EPSILON = 1e-6
 ROTARY_BASE = 10_000.0
 
@@ -46,7 +49,7 @@ class Shard:
     """How a part is cut and run."""
 
     tensor_parallel: int = 1
-    attention_kernel: str | None = None  # None: XLA's own; "cudnn": a flash kernel
+    attention_kernel: FlashKernel | None = None  # None: XLA's own
     recomputes_scores: bool = False
 
 
@@ -162,7 +165,7 @@ def attended(query: Heads, key: KeyHeads, value: KeyHeads, mixer: Attention, sha
             value,
             is_causal=mixer.causal,
             local_window_size=window,
-            implementation=shard.attention_kernel,  # type: ignore[arg-type]
+            implementation=shard.attention_kernel,
         )
 
     run = jax.checkpoint(scores) if shard.recomputes_scores else scores

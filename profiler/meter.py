@@ -15,7 +15,7 @@ from apss_jax.schema.machine import DeviceState
 from apss_jax.schema.weights import Weight
 from apss_jax.units import TFLOP
 from profiler.budget import Budget
-from profiler.kernels import NotMeasurable, Shard
+from profiler.kernels import FlashKernel, NotMeasurable, Shard
 from profiler.layers import DTYPES, Unit, unit_of
 from profiler.points import Point
 from profiler.programs import (
@@ -75,7 +75,7 @@ class DeviceMeter:
     peak_flops_per_s: dict[Precision, float]  # of the datasheet; empty where there is none
     state: StateFn = lambda: None
     peak: PeakFn | None = None
-    attention_kernel: str | None = None  # "cudnn" where the device may have it
+    attention_kernel: FlashKernel | None = None  # "cudnn" where the device may have it
     budget: Budget = field(default_factory=lambda: Budget.of_minutes(None))
     once_s: float = 0.0
     _compile_s: float = 0.0
@@ -199,7 +199,7 @@ class DeviceMeter:
         layer = point.subject.shape.layer
         return None if layer is None or layer.mixer is None else self._flash(point) or XLA
 
-    def _flash(self, point: Point) -> str | None:
+    def _flash(self, point: Point) -> FlashKernel | None:
         """Returns the kernel to ask for: it takes 16-bit values alone."""
         refused = (point.subject.name, point.precision) in self._refused
         return None if refused or point.precision in FULL else self.attention_kernel

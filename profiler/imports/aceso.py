@@ -12,7 +12,7 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.link_measurements import LinkSample, Operation
@@ -84,7 +84,7 @@ def _sums(path: Path, rows: Sequence[dict[str, str]], column: str) -> Split:
 
 
 def _collective(path: Path, match: re.Match[str], wanted: Wanted) -> LinkDatum:
-    operation: Operation = match[1]  # type: ignore[assignment]  # the pattern holds four of them
+    operation = cast(Operation, match[1])  # the pattern holds four of them
     size = int(match[2])
     rows = list(csv.reader(io.StringIO(read_text(path))))
     if not rows or rows[0] != ["data_size(MB)", "time(ms)"]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from apss_jax.schema.cluster import Precision
 from apss_jax.schema.document import read_json
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.link_measurements import LinkSample, Operation
@@ -37,6 +38,7 @@ TRANSFER: Final = re.compile(r"pp_size_(\d+)")
 SIZED: Final = re.compile(r"(allreduce|all2all)_size_(\d+)_(\d+)MB_time")
 SEQ_LEN: Final = re.compile(r"_seqlen(\d+)")
 FASTEST_BYTES_PER_S: Final = 2e12  # beyond it a figure is in another unit
+IN_NAMES: Final[tuple[Precision, ...]] = ("bf16", "fp16", "fp32")
 SIZED_OPERATIONS: Final[dict[str, Operation]] = {
     "allreduce": "all_reduce",
     "all2all": "all_to_all",
@@ -55,9 +57,9 @@ def read_galvatron(files: Sequence[Path], wanted: Wanted) -> Imported:
         links += _links(path, data, wanted)
         if not any(p.search(key) for key in data for p in (MODEL_TIME, REDUCTION, TRANSFER, SIZED)):
             raise foreign(path, TOOL, "it has neither model times nor bandwidths")
-    precisions = {p for p in ("bf16", "fp16", "fp32") for path in files if f"_{p}_" in path.name}
+    precisions = {p for p in IN_NAMES for path in files if f"_{p}_" in path.name}
     precision = precisions.pop() if len(precisions) == 1 else None
-    return Imported(tuple(parts), tuple(links), precision=precision)  # type: ignore[arg-type]
+    return Imported(tuple(parts), tuple(links), precision=precision)
 
 
 def _figures(path: Path) -> dict[str, float]:
