@@ -28,6 +28,7 @@ from apss_jax.schema.stack import Stack
 ROUND = 64  # layouts between two looks at what can still win
 MAX_COSTED = 8192  # candidates; what lies beyond is counted as dropped
 TELL_EVERY_S = 1.0  # how long a person waits without a word
+PHASES = ("load", "candidates", "partition", "cost", "refine", "explain")
 Progress = Callable[[str], None]
 
 
@@ -96,9 +97,10 @@ def search_inputs(
     found = cost_lineup(inputs, tables, lineup, effort, clock, progress)
     progress(f"{len(found.choices)} placed layouts are costed; refining the leading plans")
     shown = refined(inputs, tables, found, top, solver)
+    clock.lap("refine")
     plans = _plans(PlanWriter(inputs, tables), shown, inputs)
     missing = None if plans else find_shortfall(inputs, pins, found.choices, found.costs)
-    clock.lap("write")
+    clock.lap("explain")
     return SearchResult(
         plans=tuple(plans),
         search=_counts(chosen, found, clock),
@@ -173,7 +175,7 @@ class Clock:
 
     def __init__(self) -> None:
         self._start = self._last = self._told = perf_counter()
-        self._spent = dict.fromkeys(("load", "candidates", "partition", "cost", "write"), 0.0)
+        self._spent = dict.fromkeys(PHASES, 0.0)
 
     def lap(self, phase: str) -> bool:
         """Adds the time since the last lap to a phase; tells once a second that one has passed."""
