@@ -8,6 +8,7 @@ import pytest
 from apss_jax.training.losses import (
     LOSSES,
     ScoredSet,
+    contrastive,
     imitation,
     info_nce,
     reinforce,
@@ -61,6 +62,20 @@ def test_reinforce_compares_with_the_mean_of_what_was_drawn() -> None:
     assert pushed[0] > 0 > pushed[1]
     assert pushed[0] == pytest.approx(-pushed[1])
     assert pushed[2] == 0
+
+
+def test_the_contrastive_loss_is_half_a_policy_gradient_more_than_info_nce() -> None:
+    """One partition twice as likely as another that is half a softness worse; one cut.
+
+    Targets are 1 and exp(-1 / 2) over their sum, the likelihoods are 2/3 and 1/3 of theirs. The
+    first lies 0.0025 below the mean gap of both and the second above, their spread is 0.0025, and
+    differences count relative to that and 0.003.
+    """
+    loss = contrastive(_set([np.log(0.5), np.log(0.25)], [0.0, 0.005], cuts=1), 2)
+    first = 1 / (1 + np.exp(-0.5))
+    ranked = -first * np.log(2 / 3) - (1 - first) * np.log(1 / 3)
+    pushed = 0.0025 / (0.0025 + 0.003) * (np.log(0.25) - np.log(0.5)) / 2
+    assert loss == pytest.approx(0.2 * ranked + 0.2 * np.log(2) + 0.5 * pushed, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", LOSSES)
