@@ -11,7 +11,7 @@ from typing import Any, Final
 from apss_jax.schema.cluster import Device, DeviceType, Precision
 from apss_jax.schema.machine import DeviceFacts, PairFacts
 from profiler.budget import Budget
-from profiler.context import MeasureLinksFn, MeasuringContext, NoteFn
+from profiler.context import MeasureLinksFn, MeasuringContext
 from profiler.device_types import NamedType, named_type, probe_device, type_name
 from profiler.exchange import gather_texts
 from profiler.facts import Joined, device_facts, device_state, joined, machine_facts, pair_facts
@@ -54,7 +54,6 @@ def default_precision(platform: str) -> Precision:
 def bench_at_hand(
     *,
     budget: Budget,
-    note: NoteFn,
     precision: Precision | None = None,  # None: what such devices train in
     launch: Launch | None = None,
     measure_links: MeasureLinksFn | None = None,
@@ -76,7 +75,6 @@ def bench_at_hand(
         node_names=places.node_names,
         stopwatch=CPU_STOPWATCH if platform == "cpu" else Stopwatch(),
         budget=budget,
-        note=note,
         process_index=_process()[0],
         num_processes=_process()[1],
     )

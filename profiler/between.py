@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from profiler.link_figures import Evidence
-from profiler.pairs import Judgement, judge_pairs, pairs_to_measure, slow_lanes
+from profiler.link_figures import Evidence, rate_of
+from profiler.pairs import (
+    SLOW_FRACTION,
+    Judgement,
+    Pair,
+    judge_pairs,
+    pairs_to_measure,
+    slow_lanes,
+)
 from profiler.sampling import QUICK, Numbers
-from profiler.survey import Survey
-
-MEGABIT_BYTES = 1e6 / 8
+from profiler.survey import Survey, megabits
 
 
 def measure_between(survey: Survey) -> None:
@@ -61,6 +66,7 @@ def measure_more_between(survey: Survey) -> None:
         return
     name = survey.network_of_node[0]
     heads = tuple(node[0] for node in survey.nodes)
+    _measure_all_pairs_at_once(survey)
     survey.measure("exchange", [heads[:2]], link=name)
     everything = tuple(device for node in survey.nodes for device in node)
     survey.measure("all_reduce", [everything], link=name)
@@ -102,21 +108,46 @@ def _measure_network(
     """Measures one device's transfers and collectives, then those of several devices at once."""
     a, b = (survey.nodes[node] for node in pair)
     transfer = survey.measure("send", [(a[0], b[0])], link=name, essential=True)
-    heads = tuple(survey.nodes[node][0] for node in nodes) if len(nodes) > 2 else (a[0], b[0])
-    collective = survey.measure("all_reduce", [heads], link=name, essential=True)
+    rings = _lanes([survey.nodes[n] for n in nodes]) if len(nodes) > 2 else _lanes([a, b])
+    collective = survey.measure("all_reduce", rings[:1], link=name, essential=True)
     transfer_lanes = collective_lanes = None
-    lanes = _lanes(a, b)
+    lanes = _lanes([a, b])
     if len(lanes) > 1:
         transfer_lanes = survey.measure("send", lanes, link=name)
-        collective_lanes = survey.measure("all_reduce", lanes, link=name)
+    if len(rings) > 1:
+        collective_lanes = survey.measure("all_reduce", rings, link=name)
     survey.add_link(name, Evidence(transfer, collective, transfer_lanes, collective_lanes))
+    known = [one for one in (transfer_lanes, transfer) if one is not None and one.samples]
+    survey.lane_rates[name] = rate_of(known[0])
+
+
+def _measure_all_pairs_at_once(survey: Survey) -> None:
+    """Lets every device of every second node send to the next node, and names a shared switch."""
+    name = survey.network_of_node[0]
+    alike = [node for node, network in survey.network_of_node.items() if network == name]
+    pairs = _apart(sorted(alike), survey.bridges.keys())
+    if len(pairs) < 2:
+        return
+    lanes = [lane for i, j in pairs for lane in _lanes([survey.nodes[i], survey.nodes[j]])]
+    at_once = survey.measure("send", lanes, link=name)
+    if at_once.samples and rate_of(at_once) < SLOW_FRACTION * survey.lane_rates[name]:
+        survey.note(
+            f"{len(pairs)} pairs of nodes that send at once reach {megabits(rate_of(at_once))} per "
+            f"device, one pair alone {megabits(survey.lane_rates[name])}: a switch is shared"
+        )
+
+
+def _apart(nodes: Sequence[int], slow: Collection[Pair]) -> list[Pair]:
+    """Returns pairs of nodes of which none is in two; those that a slow pair joins are left out."""
+    pairs = list(zip(nodes[::2], nodes[1::2], strict=False))
+    return [pair for pair in pairs if pair not in slow]
 
 
 def _measure_bridge(survey: Survey, i: int, j: int) -> None:
     name = f"bridge-{i}-{j}"
     a, b = survey.nodes[i], survey.nodes[j]
     transfer = survey.measure("send", [(a[0], b[0])], link=name, essential=True)
-    lanes = _lanes(a, b)
+    lanes = _lanes([a, b])
     at_once = survey.measure("send", lanes, link=name, ladder=QUICK) if len(lanes) > 1 else None
     collective = survey.measure("all_reduce", [(a[0], b[0])], link=name, ladder=QUICK)
     survey.add_link(name, Evidence(transfer, collective, at_once))
@@ -141,15 +172,10 @@ def _note_slow(survey: Survey, judgement: Judgement) -> None:
         )
 
 
-def _lanes(a: Numbers, b: Numbers) -> list[Numbers]:
-    return list(zip(a, b, strict=False))
+def _lanes(nodes: Sequence[Numbers]) -> list[Numbers]:
+    """Returns a group for each place that all of the nodes have: the first devices, and so on."""
+    return list(zip(*nodes, strict=False))
 
 
 def _next(survey: Survey, node: int) -> Numbers:
     return survey.nodes[(node + 1) % len(survey.nodes)]
-
-
-def megabits(bytes_per_s: float) -> str:
-    """Returns a rate for people, in the unit that networks are sold in."""
-    rate = bytes_per_s / MEGABIT_BYTES
-    return f"{rate / 1000:.3g} Gbit/s" if rate >= 999.5 else f"{rate:.3g} Mbit/s"

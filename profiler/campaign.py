@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,15 +11,9 @@ from profiler.budget import Budget
 from profiler.meter import Meter, PointFailed
 from profiler.pace import Pace
 from profiler.points import Key, Point
+from profiler.progress import ProgressFn, no_progress
 
 ROUND_S: Final = 20.0  # processes of a run meet this often; longer silence would look like a hang
-
-ProgressFn = Callable[[str, float, float], None]
-"""Told what is measured next, the share that is done, and the seconds that are left."""
-
-
-def no_progress(text: str, done_fraction: float, left_s: float) -> None:
-    """Shows nothing."""
 
 
 @dataclass

@@ -166,7 +166,6 @@ def _bench(
     return bench_at_hand(
         budget=budget,
         precision=asked[0] if asked else None,
-        note=note,
         launch=launch,
         measure_links=measure_links,
         peaks=peaks,

@@ -66,8 +66,14 @@ def make_program(operation: Operation, groups: Groups, message_bytes: int) -> Pr
         NamedSharding(mesh, split),
         partial(_numbered, items),
     )
-    gathered = size if operation == "all_gather" else 1
-    return Program(jax.jit(program), message, items * ITEM_BYTES * gathered)
+    counted = counted_bytes(operation, size, message_bytes)
+    return Program(jax.jit(program), message, counted)
+
+
+def counted_bytes(operation: Operation, group_size: int, message_bytes: int) -> int:
+    """Returns the size that is measured for one that is asked for: whole items, as many for all."""
+    gathered = group_size if operation == "all_gather" else 1
+    return _items_per_device(operation, group_size, message_bytes) * ITEM_BYTES * gathered
 
 
 def time_repeats(program: Program, meet: Program, repeats: int, calls: int = 1) -> Repeats:

@@ -9,14 +9,8 @@ from typing import Any
 from apss_jax.schema.cluster import Link
 from apss_jax.schema.link_measurements import LinkMeasurement, PairRate
 from profiler.budget import Budget
+from profiler.progress import ProgressFn, no_progress
 from profiler.timing import Stopwatch
-
-NoteFn = Callable[[str], None]
-"""Tells a person what is going on."""
-
-
-def say_nothing(text: str) -> None:
-    """Tells nobody."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +21,7 @@ class MeasuringContext:
     node_of_device: tuple[int, ...]  # 0-based
     stopwatch: Stopwatch
     budget: Budget  # of this part of the run
-    note: NoteFn = say_nothing
+    progress: ProgressFn = no_progress
     process_index: int = 0
     num_processes: int = 1
     node_names: tuple[str, ...] = ()  # of each node; empty: they are numbered
@@ -56,5 +50,18 @@ class MeasuredLinks:
     notes: tuple[str, ...] = ()
 
 
-MeasureLinksFn = Callable[[MeasuringContext], MeasuredLinks]
+KeepLinksFn = Callable[[MeasuredLinks], None]
+"""Given what is known of links so far, each time that something was measured."""
+
+
+@dataclass(frozen=True)
+class LinkStart:
+    """Where measuring links begins, the same on every process."""
+
+    assumed: MeasuredLinks  # stands for what is not measured yet
+    known: MeasuredLinks | None = None  # of an older file of the same devices
+    keep: KeepLinksFn | None = None
+
+
+MeasureLinksFn = Callable[[MeasuringContext, LinkStart], MeasuredLinks]
 """Measures links: `profiler.links.measure_links`. Every process of a run calls it at once."""

@@ -133,11 +133,7 @@ def check_resumes(old: ClusterProfile, new: ClusterProfile, file: str) -> None:
     """Raises `InputError` where a file is of other devices or other software than those at hand."""
     for key, told, found in (
         ("device_types", sorted(old.device_types), sorted(new.device_types)),
-        (
-            "nodes",
-            [(g.count, g.devices) for g in old.nodes],
-            [(g.count, g.devices) for g in new.nodes],
-        ),
+        ("nodes", _devices_of_nodes(old), _devices_of_nodes(new)),
         ("stack", old.stack, new.stack),
         ("machine.versions", _versions(old), _versions(new)),
     ):
@@ -146,6 +142,11 @@ def check_resumes(old: ClusterProfile, new: ClusterProfile, file: str) -> None:
             raise mistake(
                 key, told, rule, "Name another --out, or replace it by --force", file=file
             )
+
+
+def _devices_of_nodes(profile: ClusterProfile) -> list[tuple[int, str]]:
+    """Returns the devices of each node; how nodes are grouped depends on what links reached."""
+    return [(g.devices, g.device_type) for g in profile.nodes for _ in range(g.count)]
 
 
 def _versions(profile: ClusterProfile) -> dict[str, str]:

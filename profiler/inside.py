@@ -12,7 +12,7 @@ from apss_jax.schema.link_measurements import Operation
 from profiler.link_figures import Evidence, rate_of
 from profiler.pairs import slow_among
 from profiler.sampling import Ladder, Numbers
-from profiler.survey import Survey
+from profiler.survey import Survey, megabits
 
 MOST_PAIRS: Final = 28  # all pairs of eight devices
 CHECK: Final = Ladder((2**24,), float("inf"), 0.4)  # one size, to compare equal nodes by
@@ -31,12 +31,21 @@ def measure_inside(survey: Survey) -> None:
 
 
 def compare_nodes(survey: Survey) -> None:
-    """Compares equal nodes by one all-reduce inside each, and the pairs of each first node."""
+    """Compares equal nodes by one all-reduce inside each, then pairs in the first and the slow."""
     for nodes in _kinds(survey):
         name = survey.intra_of_node[nodes[0]]
-        if len(nodes) > 1:
-            _compare(survey, nodes, name)
-        _compare_pairs(survey, survey.nodes[nodes[0]])
+        slow = _compare(survey, nodes, name) if len(nodes) > 1 else []
+        for node in dict.fromkeys([nodes[0], *slow]):
+            _compare_pairs(survey, node)
+
+
+def compare_other_pairs(survey: Survey) -> None:
+    """Compares the pairs of nodes whose all-reduce is like that of the first."""
+    for nodes in _kinds(survey):
+        usual = survey.intra_of_node[nodes[0]]
+        for node in nodes[1:]:
+            if survey.intra_of_node[node] == usual:
+                _compare_pairs(survey, node)
 
 
 def measure_more_inside(survey: Survey) -> None:
@@ -66,7 +75,9 @@ def _kinds(survey: Survey) -> list[list[int]]:
     return list(kinds.values())
 
 
-def _compare(survey: Survey, nodes: Sequence[int], name: str) -> None:
+def _compare(survey: Survey, nodes: Sequence[int], name: str) -> list[int]:
+    """Returns the nodes that reach less than their like; each gets a link of its own."""
+
     def rate(node: int) -> float:
         found = survey.measure("all_reduce", [survey.nodes[node]], link=name, ladder=CHECK)
         return rate_of(found) if found.samples else float("nan")
@@ -74,17 +85,19 @@ def _compare(survey: Survey, nodes: Sequence[int], name: str) -> None:
     rates = [rate(node) for node in nodes]
     for i in slow_among(rates):
         rates[i] = max(rates[i], rate(nodes[i]))  # it may have been disturbed
-    for i in slow_among(rates):
+    slow = slow_among(rates)
+    for i in slow:
         fraction = rates[i] / float(np.nanmax(rates))
         node = nodes[i]
         text = f"the link inside {survey.names[node]} reaches {fraction:.0%} of its like"
         survey.note(text)
         survey.intra_of_node[node] = f"{name}-of-{survey.names[node]}"
         survey.add_scaled(survey.intra_of_node[node], name, fraction, text)
+    return [nodes[i] for i in slow]
 
 
-def _compare_pairs(survey: Survey, devices: Numbers) -> None:
-    pairs = list(combinations(devices, 2))[:MOST_PAIRS]
+def _compare_pairs(survey: Survey, node: int) -> None:
+    pairs = _pairs(survey.nodes[node])
     if len(pairs) < 2:
         return
     rates = [survey.pair_rate(*pair) for pair in pairs]
@@ -93,4 +106,16 @@ def _compare_pairs(survey: Survey, devices: Numbers) -> None:
     for i in slow_among(rates):
         a, b = pairs[i]
         factor = float(np.nanmax(rates)) / rates[i]
-        survey.note(f"devices {a} and {b} are {factor:.1f} times slower than the fastest pair")
+        survey.note(
+            f"devices {a} and {b} ({survey.names[node]}) are {factor:.1f} times slower than the "
+            f"fastest pair of their node: {megabits(rates[i])}"
+        )
+
+
+def _pairs(devices: Numbers) -> list[tuple[int, int]]:
+    """Returns all pairs of few devices; of many, each device with the next two."""
+    pairs = list(combinations(devices, 2))
+    if len(pairs) <= MOST_PAIRS:
+        return pairs
+    count = len(devices)
+    return [(devices[i], devices[(i + step) % count]) for step in (1, 2) for i in range(count)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,10 +12,17 @@ WIDTH: Final = 24
 LINE_EVERY_S: Final = 10.0  # of plain lines: a log is read, not watched
 MOST_TEXT: Final = 48
 
+ProgressFn = Callable[[str, float, float], None]
+"""Told what is measured next, the share that is done, and the seconds that are left."""
+
+
+def no_progress(text: str, done_fraction: float, left_s: float) -> None:
+    """Shows nothing."""
+
 
 @dataclass
 class Bar:
-    """Shows how far a run has come. Given to a campaign as its `ProgressFn`."""
+    """Shows how far a run has come. It is a `ProgressFn`."""
 
     is_terminal: bool
     _last_s: float = float("-inf")

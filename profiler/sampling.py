@@ -19,6 +19,7 @@ from apss_jax.schema.link_measurements import (
 from profiler.collectives import (
     WARM_UPS,
     calls_per_repeat,
+    counted_bytes,
     make_program,
     owns_member,
     time_repeats,
@@ -72,13 +73,14 @@ class Sampler:
         *,
         ladder: Ladder = FULL,
         essential: bool = False,
+        known: Sequence[LinkSample] = (),
     ) -> LinkMeasurement:
         """Returns samples and fit of an operation over groups of devices, all of them at once.
 
         Without time left there are no samples, unless they are essential: then those of two sizes
-        that tell latency and bandwidth apart.
+        that tell latency and bandwidth apart. Sizes that are `known` are not measured again.
         """
-        samples = self._samples(operation, groups, ladder, essential=essential)
+        samples = self._samples(operation, groups, ladder, known, essential=essential)
         return LinkMeasurement(
             operation=operation,
             devices=tuple(groups[0]),
@@ -93,11 +95,22 @@ class Sampler:
         return self.context.stopwatch.statistic == "least"
 
     def _samples(
-        self, operation: Operation, groups: Sequence[Numbers], ladder: Ladder, *, essential: bool
+        self,
+        operation: Operation,
+        groups: Sequence[Numbers],
+        ladder: Ladder,
+        known: Sequence[LinkSample],
+        *,
+        essential: bool,
     ) -> list[LinkSample]:
         found: list[LinkSample] = []
+        before = {sample.message_bytes: sample for sample in known}
         left_s = self._agreed_left_s()
         for size in self._sizes(ladder):
+            counted = counted_bytes(operation, len(groups[0]), size)
+            if counted in before:
+                found.append(before[counted])
+                continue
             expected_s = _expected_s(found, size)
             needed_s = PROGRAM_S + (WARM_UPS + FEWEST_REPEATS) * expected_s
             has_time = expected_s <= ladder.longest_call_s and needed_s <= left_s

@@ -12,8 +12,8 @@ from apss_jax.schema.cluster import ClusterProfile, LayerMeasurement, Link
 from apss_jax.schema.document import write_document
 from apss_jax.schema.machine import DeviceFacts, Machine, PairFacts
 from apss_jax.schema.model import Model
-from profiler.campaign import ROUND_S, Campaign, ProgressFn, no_progress
-from profiler.context import MeasuredLinks, MeasureLinksFn, MeasuringContext
+from profiler.campaign import ROUND_S, Campaign
+from profiler.context import LinkStart, MeasuredLinks, MeasureLinksFn, MeasuringContext
 from profiler.device_types import NamedType
 from profiler.document import Findings, assumed_links, check_resumes, profile_of, resumed
 from profiler.facts import load_average
@@ -30,6 +30,7 @@ from profiler.points import (
     planned,
     subjects_of,
 )
+from profiler.progress import ProgressFn, no_progress
 
 LINK_FRACTION: Final = 0.3  # of the time, where there is more than one device
 GatherFn = Callable[[str], list[str]]
@@ -85,10 +86,12 @@ class Session:
 
         An interrupt leaves the file with all that was measured until then.
         """
+        self.request = replace(self.request, old=self._shared_old())
         old = self.request.old
         self._links = self._assumed_links()
         if old is not None:
             check_resumes(old, profile_of(self._found()), str(self.request.out))
+            self._links = links_of(old) if old.link_measurements else self._links
         campaigns = self._campaigns()
         try:
             self._links = self._found_links()
@@ -135,6 +138,15 @@ class Session:
             found += [replace(s, rank=s.rank + place) for s in subjects_of(model)]
         return found
 
+    def _shared_old(self) -> ClusterProfile | None:
+        """Returns the file to go on with: that of process 0, since only it writes one."""
+        old, context = self.request.old, self.bench.context
+        if context.num_processes == 1:
+            return old
+        own = json.dumps(old.to_json()) if old is not None and context.process_index == 0 else ""
+        text = self.bench.gather(own)[0]
+        return ClusterProfile.from_json(json.loads(text)) if text else None
+
     def _assumed_links(self) -> MeasuredLinks:
         first = self.bench.types[self.bench.type_of_node[0]]
         rate = first.device_type.memory_bytes_per_s
@@ -142,12 +154,22 @@ class Session:
 
     def _found_links(self) -> MeasuredLinks:
         old, context = self.request.old, self.bench.context
-        if old is not None and old.link_measurements:
-            return links_of(old)
+        known = links_of(old) if old is not None else None
         if self.bench.measure_links is None or len(context.devices) < 2:
-            return self._assumed_links()
-        part = replace(context, budget=context.budget.part(LINK_FRACTION))
-        return self.bench.measure_links(part)
+            return known if known is not None and known.measurements else self._assumed_links()
+        part = replace(
+            context, budget=context.budget.part(LINK_FRACTION), progress=self._link_progress
+        )
+        start = LinkStart(self._assumed_links(), known, self._keep_links)
+        return self.bench.measure_links(part, start)
+
+    def _keep_links(self, links: MeasuredLinks) -> None:
+        self._links = links
+        self._write()
+
+    def _link_progress(self, text: str, done_fraction: float, left_s: float) -> None:
+        """Shows links as the first part of the run, with the time that the whole of it has left."""
+        self.progress(text, LINK_FRACTION * done_fraction, self.bench.context.budget.left_s)
 
     def _campaigns(self) -> list[Campaign]:
         points, unmeasurable = measurable(

@@ -1,11 +1,15 @@
 """A survey of known links finds what they were made of."""
 
 import pytest
-from fake_links import LATENCY_S, RateFn, survey_of
+from fake_links import LATENCY_S, Question, RateFn, survey_of
 
+from apss_jax.schema.cluster import Link
+from profiler.context import LinkStart, MeasuredLinks
 from profiler.links import surveyed
 
 FAST, NET, SLOW = 1e10, 1e9, 1.2e8
+GUESS = Link(bytes_per_s=1.0, latency_s=1.0)
+ASSUMED = MeasuredLinks({"guess": GUESS}, ("guess",) * 4, ("guess",) * 4)
 
 
 def _two_levels(node_size: int, network: float = NET) -> RateFn:
@@ -86,7 +90,116 @@ def test_a_slow_pair_inside_a_node_is_told() -> None:
         return FAST / 4 if {a, b} == {1, 3} else FAST
 
     notes = surveyed(survey_of([4], rate)).notes
-    assert notes == ("devices 1 and 3 are 4.0 times slower than the fastest pair",)
+    (said,) = notes
+    assert said.startswith("devices 1 and 3 (n0) are 4.0 times slower than the fastest pair")
+    assert said.endswith("19.9 Gbit/s")  # a quarter of 80, less what the latency takes
+
+
+@pytest.mark.parametrize(("size", "pair"), [(4, (5, 6)), (16, (20, 21))])
+def test_a_slow_pair_of_any_node_is_named(size: int, pair: tuple[int, int]) -> None:
+    """Also in the second of two equal nodes, and among more devices than all pairs are tried of."""
+
+    def rate(a: int, b: int) -> float:
+        if a // size != b // size:
+            return NET
+        return FAST / 4 if {a, b} == {*pair} else FAST
+
+    found = surveyed(survey_of([size, size], rate))
+    slow = f"devices {pair[0]} and {pair[1]} (n1) are 4.0 times slower"
+    assert [note for note in found.notes if note.startswith(slow)]
+    assert not [note for note in found.notes if note.startswith("devices") and "(n0)" in note]
+
+
+def test_devices_of_three_nodes_reduce_at_once() -> None:
+    """Each place of all three nodes forms a group; that they divide a network is found."""
+    found = surveyed(survey_of([2, 2, 2], _two_levels(2), node_rate=NET))
+    alone, at_once = (
+        next(
+            m for m in found.measurements
+            if (m.operation, m.devices, m.concurrent_groups) == ("all_reduce", (0, 2, 4), groups)
+        )
+        for groups in (1, 2)
+    )  # fmt: skip
+    assert at_once.fit.bus_bytes_per_s == pytest.approx(alone.fit.bus_bytes_per_s / 2, rel=1e-3)
+    assert found.links["network"].shared_by_node
+
+
+@pytest.mark.parametrize("switch_rate", [2 * NET, 100 * NET])
+def test_a_switch_that_pairs_of_nodes_share_is_named(switch_rate: float) -> None:
+    """Three pairs of nodes send at once, two devices each: a thin switch makes them slower."""
+    found = surveyed(survey_of([2] * 6, _two_levels(2), switch_rate=switch_rate))
+    assert max(m.concurrent_groups for m in found.measurements if m.operation == "send") == 6
+    said = [note for note in found.notes if "a switch is shared" in note]
+    assert bool(said) == (switch_rate == 2 * NET)
+    assert all("3 pairs of nodes" in note and "2.67 Gbit/s" in note for note in said)
+
+
+def test_what_was_left_out_for_time_is_said() -> None:
+    """A run that ends early names what is missing; a whole one has nothing to say."""
+    short = surveyed(survey_of([2, 2], _two_levels(2), budget_calls=5))
+    (said,) = [note for note in short.notes if note.startswith("links left out for time")]
+    assert "all_reduce over 2 x 2 devices" in said
+    assert "--resume" in said
+    assert surveyed(survey_of([2, 2], _two_levels(2))).notes == ()
+
+
+def _odd(a: int, b: int) -> float:
+    """Returns rates of four nodes of two: the pair 0 and 2 is slow, and so is node 3."""
+    nodes = {a // 2, b // 2}
+    if len(nodes) == 1:
+        return FAST
+    return SLOW if nodes == {0, 2} or 3 in nodes else NET
+
+
+class Stopped(Exception):
+    """Ends a survey where a user or a kill would."""
+
+
+@pytest.mark.parametrize("kept", [1, 3, 10, 25, 40])
+def test_an_interrupted_survey_is_gone_on_with(kept: int) -> None:
+    """What was measured before the end is not measured again, and the whole is as without one."""
+    sizes = [2, 2, 2, 2]
+    whole = survey_of(sizes, _odd)
+    expected = surveyed(whole)
+    (so_far, before) = _stopped_after(kept, sizes)
+    assert len(so_far.measurements) + len(so_far.pair_rates) == kept
+    later = survey_of(sizes, _odd, start=LinkStart(ASSUMED, so_far))
+    assert surveyed(later) == expected
+    assert [*before, *later.sampler.asked] == whole.sampler.asked
+
+
+def _stopped_after(count: int, sizes: list[int]) -> tuple[MeasuredLinks, list[Question]]:
+    """Returns what was kept of a survey that ended after so many measurements, and was asked."""
+    kept: list[MeasuredLinks] = []
+
+    def keep(links: MeasuredLinks) -> None:
+        kept.append(links)
+        if len(kept) == count:
+            raise Stopped
+
+    survey = survey_of(sizes, _odd, start=LinkStart(ASSUMED, keep=keep))
+    with pytest.raises(Stopped):
+        surveyed(survey)
+    return kept[-1], survey.sampler.asked
+
+
+def test_links_not_measured_yet_are_assumed() -> None:
+    """In the middle of a survey every node has links, and the file says that some are missing."""
+    so_far, _ = _stopped_after(1, [2, 2, 2, 2])
+    assert so_far.intra_link_of_node == so_far.network_of_node == ("guess",) * 4
+    assert set(so_far.links) == {"guess"}
+    assert so_far.notes == (
+        "links are not all measured yet: a run with --resume measures the rest",
+    )
+
+
+def test_short_ladders_are_gone_on_with() -> None:
+    """Sizes that had no time are measured later, those that are there are not."""
+    sizes = [2, 2]
+    short = surveyed(survey_of(sizes, _two_levels(2), has_time=False))
+    assert all(len(m.samples) == 2 for m in short.measurements)
+    later = surveyed(survey_of(sizes, _two_levels(2), start=LinkStart(ASSUMED, short)))
+    assert later == surveyed(survey_of(sizes, _two_levels(2)))
 
 
 def test_an_odd_node_has_a_fast_link_of_its_own() -> None:

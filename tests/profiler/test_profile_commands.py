@@ -212,6 +212,24 @@ def test_killed_once_it_has_written_it_leaves_a_valid_file(folder: Path) -> None
     assert read_document(ClusterProfile, out).num_devices == 2
 
 
+@pytest.mark.slow
+def test_links_killed_half_way_are_gone_on_with(folder: Path) -> None:
+    """SIGKILL after the first link: it stays as it is, and a later run measures the others."""
+    out = folder / "cluster_profile.json"
+    process = _python("--minutes", "2", *SHORT)
+    _wait_for(out.exists)
+    _kill(process)
+    before = read_document(ClusterProfile, out)
+    assert before.link_measurements
+    process = _python("--minutes", "0.7", "--resume", *SHORT)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    after = read_document(ClusterProfile, out)
+    assert after.link_measurements[0].samples == before.link_measurements[0].samples
+    assert {m.operation for m in after.link_measurements} >= {"send", "exchange", "all_to_all"}
+    assert not [note for note in after.notes if "not all measured yet" in note]
+
+
 def _kill(process: subprocess.Popen[str]) -> None:
     """Ends a process that is still at work."""
     process.send_signal(signal.SIGKILL)

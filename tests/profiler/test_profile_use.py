@@ -92,7 +92,7 @@ def test_another_stack_takes_links_and_memory_over() -> None:
 def measured_here(out: Path) -> ClusterProfile:
     """Returns a real profile of this machine's CPU, of a tiny model's layers."""
     watch = Stopwatch(repeats=3, warm_ups=1, statistic="least", runs_in_order=False)
-    bench = bench_at_hand(budget=Budget.of_minutes(2.0), note=lambda text: None)
+    bench = bench_at_hand(budget=Budget.of_minutes(2.0))
     context = bench.context.__class__(**{**bench.context.__dict__, "stopwatch": watch})
     for meter in bench.meters:
         meter.stopwatch = watch

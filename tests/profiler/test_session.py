@@ -2,17 +2,22 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fake_links import FakeSampler, context_of
 from mock_runs import DEVICE, Clock, Interrupted, meter_of, mock_bench, mock_session
 
-from apss_jax.schema.cluster import ClusterProfile, Link
+from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.document import read_document
 from apss_jax.schema.errors import InputError
-from apss_jax.schema.link_measurements import LinkMeasurement, LinkSample
-from profiler.context import MeasuredLinks, MeasuringContext
+from profiler.context import LinkStart, MeasuredLinks, MeasuringContext
 from profiler.document import Findings, node_groups
+from profiler.links import surveyed
+from profiler.session import Session
+from profiler.survey import Survey
 
 
 def _read(path: Path) -> ClusterProfile:
@@ -102,38 +107,115 @@ def test_a_budget_is_kept(tmp_path: Path) -> None:
     assert any("left out for time" in note for note in found.notes)
 
 
-def _two_links(context: MeasuringContext) -> MeasuredLinks:
-    """Returns what a survey of two nodes would: one network for both."""
-    assert context.budget.limit_s == pytest.approx(0.3 * 600)
-    sample = LinkSample(message_bytes=1024, median_s=1e-5, fastest_s=1e-5)
-    return MeasuredLinks(
-        links={"net": Link(bytes_per_s=1e9, latency_s=1e-5, provenance="measured")},
-        intra_link_of_node=("net", "net"),
-        network_of_node=("net", "net"),
-        measurements=(
-            LinkMeasurement(operation="send", link="net", devices=(0, 1), samples=(sample,)),
-        ),
+SIZES = (2, 2, 2)
+SLOW_NODE = 2
+
+
+def _rate(a: int, b: int) -> float:
+    nodes = {a // 2, b // 2}
+    return 1e10 if len(nodes) == 1 else 1e8 if SLOW_NODE in nodes else 1e9
+
+
+def _surveyed(context: MeasuringContext, start: LinkStart) -> MeasuredLinks:
+    """Returns what a survey finds of three nodes, the last with a slow network."""
+    survey = Survey.of(context, start)
+    survey.sampler = FakeSampler(context, _rate)
+    return surveyed(survey)
+
+
+def _interrupted(context: MeasuringContext, start: LinkStart) -> MeasuredLinks:
+    """Ends the run when the fourth measurement has been kept."""
+    kept: list[MeasuredLinks] = []
+
+    def keep(links: MeasuredLinks) -> None:
+        start.keep(links)
+        kept.append(links)
+        if len(kept) == 4:
+            raise KeyboardInterrupt
+
+    return _surveyed(context, replace(start, keep=keep))
+
+
+def _on_three_nodes(session: Session, **changes: Any) -> Session:
+    """Returns the run on three nodes of two devices each."""
+    places = context_of(SIZES)
+    old = session.bench.context
+    context = replace(
+        old, devices=places.devices, node_of_device=places.node_of_device, **changes.pop("at", {})
     )
+    session.bench = replace(session.bench, context=context, type_of_node=(DEVICE,) * 3, **changes)
+    return session
+
+
+def _measured(profile: ClusterProfile) -> ClusterProfile:
+    """Returns a profile without the machine's load, which is another at any moment."""
+    return profile.model_copy(update={"machine": None})
 
 
 def test_links_get_their_share_of_the_time(tmp_path: Path) -> None:
-    """Links are measured first, in three tenths of the time; a resumed run takes them over."""
-    clock, out = Clock(), tmp_path / "p.json"
-    session = mock_session(out, clock, minutes=10.0)
-    context = session.bench.context.__class__(
-        **{**session.bench.context.__dict__, "devices": ("a", "b"), "node_of_device": (0, 1)}
-    )
-    fields = {**session.bench.__dict__, "context": context, "measure_links": _two_links}
-    session.bench = type(session.bench)(**{**fields, "type_of_node": (DEVICE, DEVICE)})
-    found = session.run()
-    assert [link.link for link in found.link_measurements] == ["net"]
-    assert (found.nodes[0].count, found.nodes[0].devices) == (2, 1)
+    """Links are measured first, in three tenths of the time, and shown as that part of the bar."""
+    told: list[tuple[str, float, float]] = []
 
-    again = type(session)(
-        type(session.request)(**{**session.request.__dict__, "old": found}),
-        type(session.bench)(**{**fields, "type_of_node": (DEVICE, DEVICE), "measure_links": None}),
-    )
-    assert again.run().link_measurements == found.link_measurements
+    def measured(context: MeasuringContext, start: LinkStart) -> MeasuredLinks:
+        assert context.budget.limit_s == pytest.approx(0.3 * 600)
+        return _surveyed(context, start)
+
+    session = mock_session(tmp_path / "p.json", Clock(), minutes=10.0)
+    session.progress = lambda *now: told.append(now)
+    found = _on_three_nodes(session, measure_links=measured).run()
+    assert {m.link for m in found.link_measurements} == {"intra", "network", "network-2"}
+    assert [(g.count, g.devices, g.network) for g in found.nodes] == [
+        (2, 2, "network"), (1, 2, "network-2"),
+    ]  # fmt: skip
+    assert told[0] == ("Links: all_reduce over 1 x 2 devices", 0.0, 600.0)
+
+
+def test_interrupted_links_are_in_the_file_and_gone_on_with(tmp_path: Path) -> None:
+    """Ctrl-C during links keeps those that are measured; a later run measures only the others."""
+    out = tmp_path / "p.json"
+    with pytest.raises(KeyboardInterrupt):
+        _on_three_nodes(mock_session(out, Clock()), measure_links=_interrupted).run()
+    kept = _read(out)
+    assert len(kept.link_measurements) + len(kept.pair_rates) == 4
+    assert any("not all measured yet" in note for note in kept.notes)
+    later = _on_three_nodes(mock_session(out, Clock(), old=kept), measure_links=_surveyed).run()
+    whole = _on_three_nodes(mock_session(tmp_path / "q.json", Clock()), measure_links=_surveyed)
+    assert _measured(later) == _measured(whole.run())
+
+
+def test_a_run_goes_on_although_links_split_its_nodes(tmp_path: Path) -> None:
+    """Nodes are compared one by one: a slow network has put one into a group of its own."""
+    out = tmp_path / "p.json"
+    found = _on_three_nodes(mock_session(out, Clock()), measure_links=_surveyed).run()
+    assert len(found.nodes) == 2
+    later = _on_three_nodes(mock_session(out, Clock(), old=found), measure_links=_surveyed)
+    assert _measured(later.run()) == _measured(found)
+
+
+def test_links_of_a_file_are_kept_where_none_can_be_measured(tmp_path: Path) -> None:
+    """A run without a way to measure links takes those of the file over."""
+    out = tmp_path / "p.json"
+    found = _on_three_nodes(mock_session(out, Clock()), measure_links=_surveyed).run()
+    later = _on_three_nodes(mock_session(out, Clock(), old=found), measure_links=None).run()
+    assert later.link_measurements == found.link_measurements
+    assert later.links == found.links
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_all_processes_go_on_with_the_file_of_the_first(tmp_path: Path, process: int) -> None:
+    """Only process 0 writes a file, so other hosts have none: they are told what is in it."""
+    old = _on_three_nodes(mock_session(tmp_path / "p.json", Clock()), measure_links=None).run()
+    own = old if process == 0 else None
+    said = json.dumps(old.to_json())
+
+    def gather(text: str) -> list[str]:
+        first = said if text in ("", said) else text
+        return [first, text]
+
+    at = {"process_index": process, "num_processes": 2}
+    session = mock_session(tmp_path / "q.json", Clock(), old=own)
+    found = _on_three_nodes(session, measure_links=None, gather=gather, at=at).run()
+    assert found.measurements == old.measurements
 
 
 def _findings(devices: tuple[int, ...], bridges: dict[tuple[int, int], str]) -> Findings:
