@@ -17,7 +17,7 @@ from apss_jax.schema.tables import UnitTable
 
 Array = Any  # numpy on the host, traced inside `jit`
 UNIT_SIZES = (32, 64, 128, 256, 512, 1024)  # padded counts: one compilation serves each
-SETTING_SIZES = (64, 512, 4096)
+SETTING_SIZES = (512, 4096)
 TYPE_SIZES = (2, 4, 8, 16)
 
 

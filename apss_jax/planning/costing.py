@@ -23,7 +23,7 @@ from apss_jax.strategy import Strategy
 
 # Padded sizes: each combination that occurs is compiled once per machine, so there are few.
 STAGE_SIZES = (16, 64, 128)
-CHUNK_SIZES = (1, 32, 128)
+CHUNK_SIZES = (32, 128)
 SLOT_SIZES = (2048, 16384, 131072)
 BATCH_SIZES = (16, 256)  # the larger one for groups that fill a good part of it
 NOISE_FRACTION = 1e-6  # of the step: what float32 leaves of a part that is zero

@@ -27,8 +27,9 @@ from apss_jax.planning.tables import CostTables
 MIXED_PLANS = 16
 # Simulated steps for the cuts of one plan, and for orders and cuts together.
 CUT_BUDGET, ORDER_BUDGET = 400, 4_000
-# Passes of chunks in all those steps together: a tenth of a second for one plan.
-CUT_PASSES = 2_000_000
+# Passes of chunks in all those steps together: a few hundredths of a second for one plan. Long
+# pipelines of equal devices gained nothing from eight times as many.
+CUT_PASSES = 500_000
 # Longer pipelines of mixed devices keep the orders that they have.
 MAX_ARRANGED_STAGES = 32
 # Gains below this share of a step are not worth cuts that look odd.

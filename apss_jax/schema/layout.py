@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Int
@@ -83,14 +83,17 @@ class Layouts:
 
     def __getitem__(self, index: int) -> Layout:
         """Returns one layout."""
-        row = {f.name: int(getattr(self, f.name)[index]) for f in fields(self)}
-        recompute, schedule = RECOMPUTE[row.pop("recompute")], SCHEDULES[row.pop("schedule")]
-        divided = bool(row.pop("sequence_parallel"))
-        return Layout(recompute=recompute, schedule=schedule, sequence_parallel=divided, **row)
+        return next(iter(self.take(np.array([index]))))
 
     def __iter__(self) -> Iterator[Layout]:
         """Yields each layout."""
-        return (self[i] for i in range(len(self)))
+        names = [f.name for f in fields(self)]
+        for values in zip(*(getattr(self, name).tolist() for name in names), strict=True):
+            row: dict[str, Any] = dict(zip(names, values, strict=True))
+            row["recompute"] = RECOMPUTE[row["recompute"]]
+            row["schedule"] = SCHEDULES[row["schedule"]]
+            row["sequence_parallel"] = bool(row["sequence_parallel"])
+            yield Layout(**row)
 
     @property
     def pipelined(self) -> Column:
