@@ -1,4 +1,4 @@
-"""The first and the last unit: the embedding with the towers that feed it, and the head."""
+"""The first and the last unit, the embedding and the head, and what runs beside them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apss_jax.datasheet.rates import Rates
 from apss_jax.datasheet.unit_costs import PASSES_OF_TRAINING, UnitCosts, layer_costs
 from apss_jax.datasheet.work import BACKWARD_PRODUCTS, Work
 from apss_jax.schema.model import Embedding, Head, Model, Tower
-from apss_jax.schema.weights import vector
+from apss_jax.schema.weights import count, matrix, vector
 
 # Vectors of hidden size that a look-up moves: the table's row in, its copy out, dropout in and out.
 LOOKUP_PASSES = 4.0
@@ -30,12 +30,12 @@ MASK_BYTES = 1
 def embedding_costs(
     hidden_size: int, embedding: Embedding, model: Model, grid: Grid, rates: Rates
 ) -> UnitCosts:
-    """Returns the costs of the embedding and of every tower."""
+    """Returns the costs of the embedding, towers apart."""
     products = products_of(model.embedding_weights)
     hidden_bytes = grid.value_bytes * grid.tokens * hidden_size
     reduced = all_reduces(1, hidden_bytes).times(grid.tensor_parallel > 1)
     comm_bytes, comm_calls = stacked(forward=(reduced,), backward=(reduced.times(0.0),))
-    costs = UnitCosts(
+    return UnitCosts(
         work=_end_work(_embedding_s(products, hidden_bytes, grid, rates)),
         is_layer=False,
         comm_bytes=comm_bytes,
@@ -45,15 +45,12 @@ def embedding_costs(
         working_bytes=np.zeros_like(grid.tokens),
         model_flops=_training_flops(products, grid.all_tokens),
     )
-    for tower in model.towers:
-        costs = costs.plus(_tower_costs(tower, grid, rates), 1, grid)
-    return costs
 
 
 def head_costs(
     hidden_size: int, vocab_size: int, model: Model, grid: Grid, rates: Rates
 ) -> UnitCosts:
-    """Returns the costs of the final norm, the output matrix and the loss."""
+    """Returns the costs of the final norm, the output matrix and the loss; prediction apart."""
     head = model.head
     projections = _head_projections(model)
     width = head.width or hidden_size
@@ -79,9 +76,43 @@ def head_costs(
     )
 
 
-def tied_parameters(hidden_size: int, vocab_size: int, head: Head, grid: Grid) -> SettingColumn:
-    """Returns what the head's device holds again when the embedding is on another one."""
-    if head.kind != "language" or not head.tied:
+def prediction_costs(
+    hidden_size: int, head: UnitCosts, model: Model, grid: Grid, rates: Rates
+) -> UnitCosts:
+    """Returns what multi-token prediction adds to the head, its layers apart.
+
+    Each layer looks the next tokens up, projects them together with the hidden state from twice
+    the width, and has a loss of its own; table and output matrix are the model's (DeepSeek-V3,
+    arXiv 2412.19437, section 2.2).
+    """
+    depth = model.num_mtp_layers
+    joined = matrix("prediction", 2 * hidden_size, hidden_size, "column")
+    norms = max(model.mtp_parameters - depth * count(joined), 0)
+    products = products_of(joined)
+    hidden_bytes = grid.value_bytes * grid.tokens * hidden_size
+    kept = grid.value_bytes * sum(p.input_width + p.output_width for p in products)
+    own = UnitCosts(
+        work=_end_work(_embedding_s(products, hidden_bytes, grid, rates)),
+        is_layer=False,
+        comm_bytes=np.zeros_like(head.comm_bytes),
+        comm_calls=np.zeros_like(head.comm_calls),
+        held=held([*joined, vector("norms", -(-norms // depth))], grid),
+        saved_bytes=rates.activation_factor * grid.tokens * kept / grid.sequence_divisor,
+        working_bytes=np.zeros_like(grid.tokens),
+        model_flops=_training_flops(products, grid.all_tokens),
+    )
+    nothing = _only_held(0, grid, len(rates.half_size))
+    loss = replace(head, held=nothing.held)
+    return nothing.plus(own, depth, grid).plus(loss, depth, grid)
+
+
+def tied_parameters(hidden_size: int, vocab_size: int, model: Model, grid: Grid) -> SettingColumn:
+    """Returns what the head's device holds again when the embedding is on another one.
+
+    Multi-token prediction looks tokens up there, whether or not the output matrix is tied.
+    """
+    head = model.head
+    if head.kind != "language" or not (head.tied or model.mtp_layers):
         return np.zeros_like(grid.tokens)
     return padded_vocab(vocab_size, grid) * (head.width or hidden_size) / grid.tensor_parallel
 
@@ -101,7 +132,7 @@ def _embedding_saved_bytes(
     return rates.activation_factor * grid.tokens * kept
 
 
-def _tower_costs(tower: Tower, grid: Grid, rates: Rates) -> UnitCosts:
+def tower_costs(tower: Tower, grid: Grid, rates: Rates) -> UnitCosts:
     """Returns the costs of a tower; one without tokens has parameters alone."""
     inside = grid.with_sequence(tower.tokens_per_sequence)
     total = _only_held(tower.other_parameters, inside, len(rates.half_size))

@@ -9,7 +9,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from apss_jax.datasheet.boundaries import carried_values
-from apss_jax.datasheet.ends import embedding_costs, head_costs, tied_parameters
+from apss_jax.datasheet.ends import (
+    embedding_costs,
+    head_costs,
+    prediction_costs,
+    tied_parameters,
+    tower_costs,
+)
 from apss_jax.datasheet.grid import Grid, SettingColumn
 from apss_jax.datasheet.layer_facts import LayerFacts, facts_of
 from apss_jax.datasheet.rates import Rates
@@ -21,7 +27,10 @@ from apss_jax.schema.model import Embedding, Model
 
 @dataclass(frozen=True)
 class Kinds:
-    """Kind 0 is the embedding, then come the distinct layers, last the head."""
+    """Kind 0 is the embedding, then come the distinct layers, last the head.
+
+    Layers of multi-token prediction are kinds too, though they are no units: the head has them.
+    """
 
     model: Model
     hidden_size: int
@@ -42,8 +51,7 @@ class Kinds:
     @cached_property
     def of_units(self) -> Int[np.ndarray, " units"]:
         """Returns the kind of each unit."""
-        index = {layer: 1 + i for i, layer in enumerate(self._layers)}
-        layers = [np.full(run.repeat, index[run.layer]) for run in self.model.layers]
+        layers = [np.full(run.repeat, self._kind_of[run.layer]) for run in self.model.layers]
         return np.concatenate([[0], *layers, [self.count - 1]])
 
     @cached_property
@@ -79,12 +87,33 @@ class Kinds:
 
     def tied_parameters(self, grid: Grid) -> SettingColumn:
         """Returns what the head's device holds of the token table, apart from the embedding's."""
-        vocab_size = self.embedding.vocab_size
-        return tied_parameters(self.hidden_size, vocab_size, self.model.head, grid)
+        return tied_parameters(self.hidden_size, self.embedding.vocab_size, self.model, grid)
+
+    def with_sides(self, costs: list[UnitCosts], grid: Grid, rates: Rates) -> list[UnitCosts]:
+        """Returns the costs of all kinds, those of what stands beside the layers added to the ends.
+
+        Towers run with the embedding, multi-token prediction with the head; measurements of an end
+        contain neither.
+        """
+        embedding, *layers, head = costs
+        for tower in self.model.towers:
+            embedding = embedding.plus(tower_costs(tower, grid, rates), 1, grid)
+        total = head
+        for run in self.model.mtp_layers:
+            total = total.plus(costs[self._kind_of[run.layer]], run.repeat, grid)
+        if self.model.mtp_layers:
+            beside = prediction_costs(self.hidden_size, head, self.model, grid, rates)
+            total = total.plus(beside, 1, grid)
+        return [embedding, *layers, total]
 
     @cached_property
     def _layers(self) -> list[Layer]:
-        return list(dict.fromkeys(run.layer for run in self.model.layers))
+        runs = (*self.model.layers, *self.model.mtp_layers)
+        return list(dict.fromkeys(run.layer for run in runs))
+
+    @cached_property
+    def _kind_of(self) -> dict[Layer, int]:
+        return {layer: 1 + i for i, layer in enumerate(self._layers)}
 
     @cached_property
     def _facts(self) -> list[LayerFacts]:

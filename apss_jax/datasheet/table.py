@@ -57,7 +57,8 @@ class UnitTables:
         grid = grid_of(settings, self.workload.seq_len, self.workload.precision)
         if self.model.table is not None:
             return row_tables(self.model.table, self.cluster, self.stack, settings, grid)
-        costs = [self._costs(kind, settings, grid) for kind in range(self._kinds.count)]
+        kinds = [self._costs(kind, settings, grid) for kind in range(self._kinds.count)]
+        costs = self._kinds.with_sides(kinds, grid, self._rates)
         return self._placed(costs, settings, grid)
 
     def _costs(self, kind: int, settings: Sequence[Setting], grid: Grid) -> UnitCosts:

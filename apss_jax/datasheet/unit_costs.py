@@ -60,7 +60,13 @@ class UnitCosts:
             saved_bytes=self.saved_bytes + repeat * other.saved_bytes,
             working_bytes=np.maximum(self.working_bytes, other.working_bytes),
             model_flops=self.model_flops + repeat * other.model_flops,
+            # One flag stands for both parts: where one of them was not measured, none counts as it.
+            is_measured=_both(self.is_measured, other.is_measured),
         )
+
+
+def _both(one: PassFlags | None, other: PassFlags | None) -> PassFlags | None:
+    return None if one is None or other is None else one & other
 
 
 def layer_costs(facts: LayerFacts, grid: Grid, rates: Rates) -> UnitCosts:

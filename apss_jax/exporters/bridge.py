@@ -42,6 +42,7 @@ def overrides(launch: Launch) -> dict[str, Any]:
         "model.recompute_granularity": None if plan.recompute == "none" else plan.recompute,
         "model.recompute_method": "uniform" if plan.recompute == "full" else None,
         "model.recompute_num_layers": 1 if plan.recompute == "full" else None,
+        "model.mtp_num_layers": launch.num_predictions or None,
         "model.seq_length": plan.seq_len,
         "dataset.sequence_length": plan.seq_len,
         "train.micro_batch_size": plan.micro_batch,
@@ -77,7 +78,15 @@ def _sharding(zero_stage: int) -> dict[str, Any]:
 def write_bridge(launch: Launch) -> Export:
     """Returns the module, and the launch line with a hostfile."""
     lines = [f"    config.{name} = {value!r}" for name, value in overrides(launch).items()]
-    top = commented(header("Megatron-Bridge", VERSION, launch, [*hostfile_notes(launch), USE]))
+    top = commented(
+        header(
+            "Megatron-Bridge",
+            VERSION,
+            launch,
+            [*hostfile_notes(launch), USE],
+            trains_prediction=True,
+        )
+    )
     body = "\n".join(lines)
     module = (
         f'{top}\n"""The plan as changes to a Megatron-Bridge configuration."""\n\n\n'

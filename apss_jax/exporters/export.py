@@ -52,12 +52,30 @@ def refused_text(exporter: Exporter, found: Sequence[Refusal]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def header(exporter_title: str, version: str, launch: Launch, notes: Sequence[str]) -> list[str]:
+def header(
+    exporter_title: str,
+    version: str,
+    launch: Launch,
+    notes: Sequence[str],
+    *,
+    trains_prediction: bool = False,
+) -> list[str]:
     """Returns the lines that begin a file: what it is for, the plan in words, what to know."""
     plan = launch.plan
     first = f"Written by apss-jax {__version__} for {exporter_title}, {version}."
     named = [text for text in (plan.model, plan.cluster) if text]
-    return [first, *([" on ".join(named)] if named else []), summary(launch), *launch.notes, *notes]
+    about = [" on ".join(named)] if named else []
+    beside = _prediction_notes(launch, trained=trains_prediction)
+    return [first, *about, summary(launch), *launch.notes, *beside, *notes]
+
+
+def _prediction_notes(launch: Launch, *, trained: bool) -> list[str]:
+    """Returns what a plan or a framework leaves out of a model; nothing where it is complete."""
+    if launch.model is None or not launch.model.mtp_layers:
+        return []
+    if not launch.num_predictions:
+        return ["Multi-token prediction is not part of the plan, and is left out here."]
+    return [] if trained else ["The plan counts multi-token prediction; these files leave it out."]
 
 
 def summary(launch: Launch) -> str:

@@ -105,7 +105,8 @@ def experiment_config(launch: Launch) -> dict[str, Any]:
 def write_flagscale(launch: Launch) -> Export:
     """Returns both YAML files and the hostfile."""
     config, notes = train_config(launch)
-    top = commented(header("FlagScale", VERSION, launch, [*hostfile_notes(launch), *notes]))
+    said = [*hostfile_notes(launch), *notes]
+    top = commented(header("FlagScale", VERSION, launch, said, trains_prediction=True))
     defaults = "defaults:\n  - train: plan\n  - _self_\n\n"
     files = {
         TRAIN: f"{top}\n{yaml_text(config)}",

@@ -33,9 +33,10 @@ PRECISION_FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
 
 
 def stage_symbols(launch: Launch) -> list[str]:
-    """Returns every virtual stage in the symbols of a layout: E, t for each layer, L."""
+    """Returns every virtual stage in the symbols of a layout: E, t for each layer, m, L."""
+    end = "m" * launch.num_predictions + "L"
     return [
-        ("E" if chunk.embedding else "") + "t" * chunk.num_layers + ("L" if chunk.head else "")
+        ("E" if chunk.embedding else "") + "t" * chunk.num_layers + (end if chunk.head else "")
         for chunk in launch.chunks
     ]
 
@@ -87,8 +88,10 @@ def _recompute_flags(launch: Launch) -> Iterator[Flag]:
 
 def shape_flags(launch: Launch) -> list[Flag]:
     """Returns the flags of the model that the plan knows whatever else is known of it."""
-    lengths = ("--seq-length", str(launch.plan.seq_len))
-    return [(names.LAYERS, str(launch.num_layers)), lengths]
+    flags: list[Flag] = [(names.LAYERS, str(launch.num_layers))]
+    if launch.num_predictions:
+        flags.append((names.PREDICTION, str(launch.num_predictions)))
+    return [*flags, ("--seq-length", str(launch.plan.seq_len))]
 
 
 def batch_flags(launch: Launch) -> list[Flag]:
@@ -136,7 +139,7 @@ def write_megatron(launch: Launch) -> Export:
     said = [*hostfile_notes(launch), *older_versions(launch), *notes, LEFT]
     if launch.plan.precision in ("fp32", "tf32"):
         said.append(f"Precision {launch.plan.precision} is Megatron's without a flag.")
-    top = commented(header("Megatron-LM", VERSION, launch, said))
+    top = commented(header("Megatron-LM", VERSION, launch, said, trains_prediction=True))
     arrays = "\n".join(_array(name, flags) for name, flags in parts.items())
     words = ['"${MEGATRON:-.}/pretrain_gpt.py"', *(f'"${{{name}[@]}}"' for name in parts), '"$@"']
     start = torchrun(launch, words, connections(launch))

@@ -166,5 +166,3 @@ def _notes(model: Model, plan: Plan) -> Iterator[str]:
         yield "Local attention windows are not written: see --window-size."
     if any(layer.num_norms > 2 for layer in layers):
         yield "Norms after attention and feed-forward are not written."
-    if model.mtp_layers:
-        yield "Layers of multi-token prediction are not part of the plan, and not written."

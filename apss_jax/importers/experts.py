@@ -23,6 +23,7 @@ from apss_jax.importers.fields import (
     Fields,
     changed,
 )
+from apss_jax.importers.prediction import with_predictions
 from apss_jax.schema.layers import DenseMlp, FeedForward, MoeMlp
 from apss_jax.schema.model import Model
 from apss_jax.schema.weights import MAX_LAYERS
@@ -120,18 +121,9 @@ def glm4_moe(f: Fields) -> Model:
 
 
 def with_mtp(f: Fields, model: Model) -> Model:
-    """Returns the model with its multi-token prediction layers, which repeat the last layer.
-
-    Each has two norms, a projection from twice the hidden size and a final norm; embedding and
-    head are the model's own (DeepSeek-V3, arXiv 2412.19437, section 2.2).
-    """
-    count = f.count("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
-    if not count or model.hidden_size is None:
-        return model
-    last = changed(model.layers[-1], repeat=count)
-    hidden = model.hidden_size
-    parameters = count * (2 * hidden * hidden + 3 * hidden)
-    return changed(model, mtp_layers=(last,), mtp_parameters=parameters)
+    """Returns the model with its layers of multi-token prediction."""
+    names = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+    return with_predictions(model, f.count(*names))
 
 
 def granite_experts(f: Fields) -> FeedForward:

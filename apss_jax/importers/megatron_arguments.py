@@ -21,6 +21,7 @@ PIPELINE: Final = "--pipeline-model-parallel-size"
 CONTEXT: Final = "--context-parallel-size"
 EXPERT: Final = "--expert-model-parallel-size"
 LAYERS: Final = "--num-layers"
+PREDICTION: Final = "--mtp-num-layers"
 FIRST: Final = ("--decoder-first-pipeline-num-layers",)
 LAST: Final = ("--decoder-last-pipeline-num-layers",)
 WITH_EMBEDDING: Final = "--account-for-embedding-in-pipeline-split"

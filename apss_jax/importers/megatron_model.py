@@ -10,7 +10,8 @@ import re
 from itertools import groupby
 from typing import Final
 
-from apss_jax.importers.megatron_arguments import LAYERS, TENSOR, MegatronArguments
+from apss_jax.importers.megatron_arguments import LAYERS, PREDICTION, TENSOR, MegatronArguments
+from apss_jax.importers.prediction import with_predictions
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.layers import (
     Attention,
@@ -47,9 +48,8 @@ def model_of_arguments(given: MegatronArguments) -> Model:
         for routed, run in groupby(_routed(given, layers))
     )
     vocab = padded_vocab(*_vocab(given, notes), given.degree(TENSOR))
-    if given.has("--mtp-num-layers"):
-        notes.append("layers of multi-token prediction are not counted")
-    return Model(
+    predictions = given.maybe_size(PREDICTION, least=0, most=MAX_LAYERS) or 0
+    model = Model(
         name=f"h{hidden} L{layers}",
         source=given.file,
         notes=tuple(notes),
@@ -59,6 +59,7 @@ def model_of_arguments(given: MegatronArguments) -> Model:
         head=Head(tied=not given.has("--untie-embeddings-and-output-weights"), norm=norm),
         max_seq_len=given.maybe_size("--max-position-embeddings", "--seq-length"),
     )
+    return with_predictions(model, predictions)
 
 
 def padded_vocab(vocab: int, multiple: int, tensor_parallel: int) -> int:

@@ -51,6 +51,8 @@ def run_of_arguments(given: MegatronArguments, num_devices: int) -> MegatronRun:
         sequence_parallel=_sequence_parallel(given, tensor, notes),
         schedule="interleaved_1f1b" if virtual > 1 else "1f1b",
     )
+    if any("m" in stage for stage in (given.layout_stages or ())[:-1]):
+        notes.append(f"{names.LAYOUT}: every m is counted on the last stage, with L")
     described = given.has(names.LAYERS) and given.has("--hidden-size")
     return MegatronRun(
         arguments=given,

@@ -21,14 +21,17 @@ class Family:
     experts_in_pipelines: bool = True  # whether expert parallelism goes with pipeline parallelism
     equal_stages: bool = False  # whether every virtual stage must hold equally many layers
     full_rounds: bool = False  # whether micro-batches must be a multiple of the stages
+    prediction: bool = False  # whether it trains layers of multi-token prediction
 
 
 GENERIC: Final = Family()
 
 FAMILIES: Final[dict[str, Family]] = {
     # An empty stage is legal: the help text of --pipeline-model-parallel-layout shows one.
-    "megatron": Family(empty_chunks=True),
-    "nemo": Family(empty_chunks=True),
+    # --mtp-num-layers; without a layout string they are on the last stage
+    # (core/transformer/multi_token_prediction.py).
+    "megatron": Family(empty_chunks=True, prediction=True),
+    "nemo": Family(empty_chunks=True, prediction=True),
     # Its pipeline engine refuses ZeRO 2 and 3 (deepspeedai/DeepSpeed#823, #568, #1110), and
     # runtime/pipe/schedule.py has no interleaved schedule.
     # PipelineModule checkpoints whole layers (runtime/pipe/module.py) and its topology has the axes

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import groupby
 
 from apss_jax.importers.load import list_models, load_model
+from apss_jax.legality.frameworks import family_of
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.layers import Layer, MoeMlp
 from apss_jax.schema.model import Model
@@ -50,6 +51,16 @@ class Launch:
     def num_layers(self) -> int:
         """Returns the layers of all stages together."""
         return sum(self.split)
+
+    @property
+    def num_predictions(self) -> int:
+        """Returns the layers of multi-token prediction that the plan has on its last stage.
+
+        They are there where the stack that it was made for trains them.
+        """
+        if self.model is None or not family_of(self.plan.stack or "").prediction:
+            return 0
+        return self.model.num_mtp_layers
 
     @property
     def is_even(self) -> bool:

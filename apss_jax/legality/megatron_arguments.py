@@ -136,7 +136,7 @@ def _layout(given: MegatronArguments) -> Iterator[str]:
             stages,
             num_layers=given.needed(names.LAYERS),
             pipeline_parallel=given.pipeline_parallel,
-            num_mtp=given.maybe_size("--mtp-num-layers", least=0) or 0,
+            num_mtp=given.maybe_size(names.PREDICTION, least=0) or 0,
         )
         yield from (f"the layout {given.text(names.LAYOUT)!r} is refused: {each}" for each in found)
 

@@ -8,7 +8,9 @@ from typing import get_args
 
 from apss_jax.datasheet.table import UnitTables
 from apss_jax.importers.clusters import list_stacks, load_cluster, load_stack
+from apss_jax.importers.fields import changed
 from apss_jax.importers.load import load_model
+from apss_jax.legality.frameworks import family_of
 from apss_jax.schema.cluster import ClusterProfile, Precision
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.model import Model
@@ -70,6 +72,7 @@ def gather_inputs(
     _positive("--seq-len", tokens, "tokens per sequence")
     chosen = _precision(profile, precision, assumptions)
     software = _stack(profile, stack, assumptions)
+    trained = _trained(trained, software, assumptions)
     workload = Workload(global_batch=global_batch, seq_len=tokens, precision=chosen)
     return Inputs(trained, profile, workload, software, tuple(dict.fromkeys(assumptions)))
 
@@ -84,6 +87,19 @@ def _require_rows(model: Model, cluster: ClusterProfile) -> None:
                 f"row {row.name!r} of {model.name} has times for {', '.join(row.forward_s)} alone"
             )
             raise mistake("--cluster", name, rule, "Choose such devices, or add times to the table")
+
+
+def _trained(model: Model, stack: Stack, assumptions: list[str]) -> Model:
+    """Returns the model as the software trains it: multi-token prediction is for some alone."""
+    count = model.num_mtp_layers
+    if not count:
+        return model
+    named = f"{count} layer{'s' * (count > 1)} of multi-token prediction"
+    if family_of(stack.name).prediction:
+        assumptions.append(f"{named} trained too, on the last stage with the head")
+        return model
+    assumptions.append(f"{named} left out: stack '{stack.name}' does not train them")
+    return changed(model, mtp_layers=(), mtp_parameters=0)
 
 
 def _notes(model: Model) -> tuple[str, ...]:

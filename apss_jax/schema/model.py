@@ -136,7 +136,7 @@ class Model(Document):
     encoder_layers: Count = 0  # how many of `layers` form an encoder before the decoder
     head: Head = Head()
     towers: tuple[Tower, ...] = ()
-    mtp_layers: tuple[LayerRun, ...] = ()  # multi-token prediction, counted apart
+    mtp_layers: tuple[LayerRun, ...] = ()  # multi-token prediction, beside the head; counted apart
     mtp_parameters: NonNegativeInt = 0  # of those layers, beside their blocks
     max_seq_len: Size | None = None
     table: LayerTable | None = None
@@ -174,6 +174,11 @@ class Model(Document):
         blocks = sum(run.repeat * count(run.layer.weights(self._hidden)) for run in self.layers)
         ends = count(self.embedding_weights) + count(self.head_weights)
         return blocks + ends + sum(tower.num_parameters for tower in self.towers)
+
+    @property
+    def num_mtp_layers(self) -> int:
+        """Returns how many layers of multi-token prediction there are."""
+        return sum(run.repeat for run in self.mtp_layers)
 
     @cached_property
     def num_mtp_parameters(self) -> int:

@@ -1,8 +1,8 @@
 """What each part of a model costs under one setting: the tables that all planning reads.
 
 A *unit* is what a pipeline may be cut between: the embedding (with the towers), each layer, the
-head; a model given as a table has its rows alone. A table is the same whether its figures were
-measured or computed from datasheets.
+head (with the layers of multi-token prediction); a model given as a table has its rows alone. A
+table is the same whether its figures were measured or computed from datasheets.
 """
 
 from __future__ import annotations

@@ -127,6 +127,19 @@ def test_layouts_of_deepseek_v3(stages: int, layout: str) -> None:
     assert sum(split) == load_model("deepseek-v3").num_layers
 
 
+def test_prediction_and_head_weigh_as_layers_do() -> None:
+    """D06: 4 layers on 15 of 16 stages and 1 beside prediction and head is nearly the best cut."""
+    layout = Layout(2, 16, 32, expert_parallel=32, sequence_parallel=True, recompute="full")
+    asked = {"global_batch": 2048, "seq_len": 4096, "stack": "megatron"}
+    cluster = load_cluster("128x8xH100-SXM5-80GB")
+    best, published, without = (
+        step_s(estimate_plan("deepseek-v3", cluster, layout, split=split, **asked).plan)
+        for split in (None, [4] * 15 + [1], [4] * 13 + [3] * 3)
+    )
+    assert best <= published < 1.02 * best
+    assert without > 1.1 * best
+
+
 def test_the_output_layer_weighs_what_it_costs() -> None:
     """D07: of a vocabulary of 256,000 the last stage has fewer layers, and stages are closer."""
     base = load_model("llama-2-13b")

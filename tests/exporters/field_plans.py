@@ -5,6 +5,7 @@ from typing import Any, Final
 from planned import A100, H100, launch_of_split, on_devices, small_model, typed
 
 from apss_jax.importers.clusters import load_cluster
+from apss_jax.importers.prediction import with_predictions
 from apss_jax.schema.layers import Attention, Layer, MoeMlp
 from apss_jax.schema.model import Model
 
@@ -35,6 +36,14 @@ GRADIENTS: Final = launch_of_split([6], zero_stage=2, **WIDE, **SHARED)
 REPLICATED: Final = launch_of_split([6], zero_stage=0, recompute="selective", **WIDE, **SHARED)
 SPREAD: Final = launch_of_split(
     [1, 2, 3, 4], model=routed(10), expert_parallel=15, recompute="full", zero_stage=3, **WIDE
+)
+PREDICTING: Final = launch_of_split(
+    [1, 2, 3, 4],
+    model=with_predictions(routed(10), 2),
+    expert_parallel=15,
+    stack="megatron",
+    **WIDE,
+    **SHARED,
 )
 PIPED: Final = launch_of_split(
     [1, 2, 3, 4], tensor_parallel=2, data_parallel=3, micro_batch=5, recompute="full"

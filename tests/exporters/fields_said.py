@@ -19,7 +19,7 @@ ARRAYS: Final = re.compile(r"^(\w+)_ARGS=\((.*?)^\)", re.MULTILINE | re.DOTALL)
 def _megatron(files: Mapping[str, str]) -> Fields:
     """Returns the script's flags, those of the model apart; a switch has no words."""
     arrays = dict(ARRAYS.findall(files["launch.sh"]))
-    lengths = {"--num-layers", "--seq-length"}
+    lengths = {"--num-layers", "--mtp-num-layers", "--seq-length"}
     model = {name: words for name, words in flags_in(arrays["MODEL"]).items() if name in lengths}
     found = {**model, **flags_in(arrays["PARALLEL"]), **flags_in(arrays["BATCH"])}
     return {name: " ".join(words) for name, words in found.items()}
@@ -64,8 +64,9 @@ def _deepspeed(files: Mapping[str, str]) -> Fields:
 def _flagscale(files: Mapping[str, str]) -> Fields:
     """Returns the training configuration, the model's own sizes apart."""
     config = yaml.safe_load(files["train/plan.yaml"])
-    kept = ("num_layers", "seq_length", "micro_batch_size", "global_batch_size")
-    return _flat(config["system"]) | {name: config["model"][name] for name in kept}
+    kept = ("num_layers", "mtp_num_layers", "seq_length", "micro_batch_size", "global_batch_size")
+    said = config["model"]
+    return _flat(config["system"]) | {name: said[name] for name in kept if name in said}
 
 
 def _torchtitan(files: Mapping[str, str]) -> Fields:

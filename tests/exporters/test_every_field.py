@@ -11,6 +11,7 @@ from field_plans import (
     GRADIENTS,
     LINED,
     PIPED,
+    PREDICTING,
     REPLICATED,
     SHARDED,
     SPREAD,
@@ -42,6 +43,12 @@ SHARDED_FLAGS: Final = """
 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params
 --no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor
 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"""
+PREDICTING_FLAGS: Final = """
+--num-layers 10 --mtp-num-layers 2 --seq-length 512 --micro-batch-size 7 --global-batch-size 280
+--bf16 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --context-parallel-size 3
+--expert-model-parallel-size 15 --expert-tensor-parallel-size 2 --sequence-parallel
+--pipeline-model-parallel-layout Et|t*2|t*3|t*4m*2L
+--use-distributed-optimizer --overlap-param-gather --overlap-grad-reduce"""
 TYPES_FLAGS: Final = """
 --num-layers 10 --seq-length 512 --micro-batch-size 2 --global-batch-size 80 --bf16
 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 3 --context-parallel-size 4
@@ -82,7 +89,7 @@ def bridged(**model: Any) -> Fields:
     reset = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
              "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout",
              "expert_tensor_parallel_size", "recompute_method", "recompute_num_layers",
-             "recompute_granularity")  # fmt: skip
+             "recompute_granularity", "mtp_num_layers")  # fmt: skip
     usual = {
         **dict.fromkeys(reset),
         "context_parallel_size": 3,
@@ -138,6 +145,12 @@ BRIDGE_CHUNKED: Final = {
     ),
     **sharded(False, False, "no_shard"),
     "mixed_precision": "fp16_mixed",
+}
+BRIDGE_PREDICTING: Final = {
+    **BRIDGE_UNEVEN,
+    **{f"model.{name}": None for name in FULL},
+    "model.mtp_num_layers": 2,
+    "model.pipeline_model_parallel_layout": "Et|t*2|t*3|t*4m*2L",
 }
 PLAIN: Final = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1}
 BRIDGE_SHARDED: Final = {**bridged(**PLAIN, **FULL), **sharded(True, True, "optim_grads_params")}
@@ -313,6 +326,9 @@ CASES: Final[dict[str, tuple[Launch, Fields]]] = {
     "megatron, uneven": (UNEVEN, flags(UNEVEN_FLAGS)),
     "megatron, chunked": (CHUNKED, flags(CHUNKED_FLAGS)),
     "megatron, sharded": (SHARDED, flags(SHARDED_FLAGS)),
+    "megatron, predicting": (PREDICTING, flags(PREDICTING_FLAGS)),
+    "bridge, predicting": (PREDICTING, BRIDGE_PREDICTING),
+    "flagscale, predicting": (PREDICTING, as_yaml(PREDICTING_FLAGS)),
     "bridge, uneven": (UNEVEN, BRIDGE_UNEVEN),
     "bridge, chunked": (CHUNKED, BRIDGE_CHUNKED),
     "bridge, sharded": (SHARDED, BRIDGE_SHARDED),

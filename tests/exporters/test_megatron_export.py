@@ -15,6 +15,7 @@ from apss_jax.exporters.megatron import write_megatron
 from apss_jax.importers.load import load_model
 from apss_jax.importers.megatron_arguments import MegatronArguments, read_megatron_arguments
 from apss_jax.importers.megatron_run import run_of_arguments
+from apss_jax.importers.prediction import with_predictions
 from apss_jax.importers.shell_words import flags_in
 from apss_jax.legality.launch import Launch
 from apss_jax.legality.megatron_arguments import argument_violations
@@ -98,13 +99,29 @@ def test_no_layer_is_lost(launch: Launch) -> None:
 def test_models_come_back(name: str) -> None:
     """The model that the flags describe has the parameters of the one that was exported."""
     model = load_model(name)
-    launch = launch_of_split([model.num_layers], model=model, data_parallel=8)
+    split = [model.num_layers]
+    launch = launch_of_split(split, model=model, data_parallel=8, stack="megatron")
     run = run_of_arguments(read_back(write_megatron(launch)), 8)
     assert run.model is not None
     assert model.embedding is not None and run.model.embedding is not None
     rows = run.model.embedding.vocab_size - model.embedding.vocab_size
     padding = rows * (model.hidden_size or 0) * (1 if model.head.tied else 2)
     assert run.model.num_parameters - padding == model.num_parameters
+    assert run.model.num_mtp_parameters == model.num_mtp_parameters
+
+
+@pytest.mark.parametrize(
+    ("stack", "said"),
+    [("megatron", None), ("torchtitan", "is not part of the plan"), (None, "is not part")],
+)
+def test_prediction_is_written_where_the_plan_counts_it(
+    stack: str | None, said: str | None
+) -> None:
+    """A plan made for software without multi-token prediction has none, and the script says so."""
+    launch = launch_of_split([3, 5], model=with_predictions(small_model(8), 1), stack=stack)
+    export = write_megatron(launch)
+    assert read_back(export).has("--mtp-num-layers") == (said is None)
+    assert (said or "left out") in export.text or said is None
 
 
 def test_the_arguments_stand_alone_too(tmp_path: Path) -> None:

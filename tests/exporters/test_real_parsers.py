@@ -4,6 +4,7 @@ import collections
 import json
 import logging
 import re
+import warnings
 from collections.abc import Iterator
 from itertools import product
 from types import ModuleType, SimpleNamespace
@@ -19,6 +20,7 @@ from apss_jax.exporters.bridge import overrides
 from apss_jax.exporters.deepspeed import ds_config, write_deepspeed
 from apss_jax.exporters.torchtitan import parallelism, training
 from apss_jax.importers.pipeline_layout import layout_stages
+from apss_jax.importers.prediction import with_predictions
 from apss_jax.legality.launch import Launch
 
 CORE = "megatron.core"
@@ -51,7 +53,9 @@ def core_config(megatron: ModuleType, launch: Launch, **changes: Any) -> Any:
     }
     heads = {"num_attention_heads": 8, "num_query_groups": 4, "hidden_size": 64}
     layers = {"num_layers": launch.num_layers, "pipeline_dtype": "bf16"}
-    return megatron.TransformerConfig(**{**fields, **heads, **layers, **changes})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Megatron's own, about options that nobody asked for
+        return megatron.TransformerConfig(**{**fields, **heads, **layers, **changes})
 
 
 @given(launches())
@@ -67,6 +71,17 @@ def test_megatron_core_takes_every_export(megatron: ModuleType, launch: Launch) 
     kind = next(t for t in type(layout.flatten_layout[0]) if t.name == "decoder")
     found = [layout.layout[s][c].count(kind) for c in range(chunks) for s in range(stages)]
     assert tuple(found) == launch.split
+
+
+@pytest.mark.parametrize("split", [[4, 4], [3, 5]])
+def test_megatron_core_takes_prediction(megatron: ModuleType, split: list[int]) -> None:
+    """Two layers of multi-token prediction, by the layout or on the last stage of themselves."""
+    model = with_predictions(small_model(8), 2)
+    config = core_config(megatron, launch_of_split(split, model=model, stack="megatron"))
+    assert config.mtp_num_layers == 2
+    if split == [3, 5]:
+        named = [kind.name for kind in config.pipeline_model_parallel_layout.layout[1][0]]
+        assert named == [*["decoder"] * 5, "mtp", "mtp", "loss"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from apss_jax.importers.shell_words import flags_in
 from apss_jax.schema.errors import InputError
 
 PP = "--pipeline-model-parallel-size"
+LAYOUT = "--pipeline-model-parallel-layout"
 SCRIPT = """#!/bin/bash
 # trains an 8B model; don't forget: --num-layers 99 in a comment means nothing
 GPUS=8
@@ -164,6 +165,18 @@ def test_the_published_layout_string() -> None:
         "L",
     ]
     assert layout_problems(stages, num_layers=61, pipeline_parallel=16, num_mtp=1) == []
+
+
+def test_prediction_of_a_launch() -> None:
+    """Its layers are the model's, and where they are not on the last stage that is said."""
+    line = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --mtp-num-layers 1"
+    last, apart = (
+        run_of_arguments(read_megatron_arguments(f"{line} {PP} 4 {LAYOUT} '{text}'"), 4)
+        for text in ("Et|t|t|tmL", "Et*2|t*2|m|L")
+    )
+    assert last.model and last.model.num_mtp_layers == 1
+    assert not any("counted on the last stage" in note for note in last.notes)
+    assert any("counted on the last stage" in note for note in apart.notes)
 
 
 @pytest.mark.parametrize("text", ["E((t|)*2)*2L", "Etx|L", "E(t|L", "(t)*999999L", "E)t("])
