@@ -5,26 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from apss_jax.legality.framework_rules import (
+    ONLY_1F1B,
     FrameworkRule,
     equal_stages,
     full_rounds,
-    has_recurrence,
-    no_interleaving,
     one_type,
-    only_1f1b,
+    where,
 )
 from apss_jax.legality.launch import Launch
-from apss_jax.schema.layers import Attention
+from apss_jax.schema.layers import Attention, LinearAttention, StateSpace
 
 GEMMA_NORMS: Final = 4  # before and after attention and feed-forward
 SCHEDULES: Final = "core/pipeline_parallel/schedules.py"
-
-
-def _sharded_pipeline(launch: Launch) -> str | None:
-    plan = launch.plan
-    if plan.pipeline_parallel > 1 and plan.zero_stage > 1:
-        return f"beside pipeline {plan.pipeline_parallel} it shards the optimizer alone (ZeRO 1)"
-    return None
+SHARDED_PIPELINE: Final = where(
+    lambda plan: plan.pipeline_parallel > 1 and plan.zero_stage > 1,
+    "beside pipeline {plan.pipeline_parallel} it shards the optimizer alone (ZeRO 1)",
+)
 
 
 def _routed_sequence(launch: Launch) -> str | None:
@@ -35,8 +31,9 @@ def _routed_sequence(launch: Launch) -> str | None:
 
 
 def _hybrid_split(launch: Launch) -> str | None:
+    recurrent = any(isinstance(each.mixer, StateSpace | LinearAttention) for each in launch.layers)
     uneven = not launch.is_even or launch.plan.virtual_stages > 1
-    if has_recurrence(launch) and uneven and launch.plan.pipeline_parallel > 1:
+    if recurrent and uneven and launch.plan.pipeline_parallel > 1:
         return (
             "state-space and linear-attention layers need --hybrid-layer-pattern, which excludes "
             "every way to cut a pipeline unevenly or into virtual stages"
@@ -51,8 +48,8 @@ def _encoder(launch: Launch) -> str | None:
 
 
 MEGATRON: Final = (
-    FrameworkRule("zero", _sharded_pipeline, "Megatron-LM training/arguments.py"),
-    FrameworkRule("gpipe", only_1f1b, f"Megatron-LM {SCHEDULES}"),
+    FrameworkRule("zero", SHARDED_PIPELINE, "Megatron-LM training/arguments.py"),
+    FrameworkRule("gpipe", ONLY_1F1B, f"Megatron-LM {SCHEDULES}"),
     FrameworkRule("rounds", full_rounds, f"Megatron-LM {SCHEDULES}"),
     FrameworkRule("routed_sequence", _routed_sequence, "Megatron-LM transformer/moe/moe_layer.py"),
     FrameworkRule("hybrid_split", _hybrid_split, "Megatron-LM training/arguments.py"),
@@ -92,60 +89,51 @@ FLAGSCALE: Final = (
     FrameworkRule("empty_stage", _empty_stage, "FlagScale train/arguments.py"),
     FrameworkRule("hetero_host", _hetero_host, "FlagScale train/hetero/parallel_context.py"),
 )
-
-
-def _no_context(launch: Launch) -> str | None:
-    degree = launch.plan.context_parallel
-    return f"its pipeline has no context ranks, and context is {degree}" if degree > 1 else None
-
-
-def _no_experts(launch: Launch) -> str | None:
-    plan = launch.plan
-    if plan.expert_parallel > 1 and plan.pipeline_parallel > 1:
-        return f"experts cannot be spread beside a pipeline, and expert is {plan.expert_parallel}"
-    return None
-
-
-def _whole_layers(launch: Launch) -> str | None:
-    if launch.plan.recompute == "selective":
-        return "activation checkpointing takes whole layers: there is no selective recomputation"
-    return None
-
-
-def _no_split_activations(launch: Launch) -> str | None:
-    if launch.plan.sequence_parallel:
-        return "activations between collectives are whole on every tensor rank"
-    return None
-
-
-def _tensor_sharding(launch: Launch) -> str | None:
-    plan = launch.plan
-    if plan.tensor_parallel > 1 and plan.zero_stage == 3:
-        return "tensor parallel training shards as far as ZeRO 2"
-    return None
-
-
+ONE_CHUNK: Final = where(
+    lambda plan: plan.virtual_stages > 1,
+    "it runs one chunk on each device, not {plan.virtual_stages}",
+)
+NO_CONTEXT: Final = where(
+    lambda plan: plan.context_parallel > 1,
+    "its pipeline has no context ranks, and context is {plan.context_parallel}",
+)
+NO_EXPERTS: Final = where(
+    lambda plan: plan.expert_parallel > 1 and plan.pipeline_parallel > 1,
+    "experts cannot be spread beside a pipeline, and expert is {plan.expert_parallel}",
+)
+WHOLE_LAYERS: Final = where(
+    lambda plan: plan.recompute == "selective",
+    "activation checkpointing takes whole layers: there is no selective recomputation",
+)
+WHOLE_ACTIVATIONS: Final = where(
+    lambda plan: plan.sequence_parallel,
+    "activations between collectives are whole on every tensor rank",
+)
+TENSOR_SHARDING: Final = where(
+    lambda plan: plan.tensor_parallel > 1 and plan.zero_stage == 3,
+    "tensor parallel training shards as far as ZeRO 2",
+)
 DEEPSPEED: Final = (
     # Without the check gradients are reduced twice: deepspeedai/DeepSpeed#823, #568, #1110.
-    FrameworkRule("zero", _sharded_pipeline, "DeepSpeed runtime/pipe/engine.py"),
-    FrameworkRule("interleaving", no_interleaving, "DeepSpeed runtime/pipe/schedule.py"),
-    FrameworkRule("gpipe", only_1f1b, "DeepSpeed runtime/pipe/schedule.py"),
-    FrameworkRule("context", _no_context, "DeepSpeed runtime/pipe/topology.py"),
-    FrameworkRule("experts", _no_experts, "Megatron-DeepSpeed examples_deepspeed/MoE"),
-    FrameworkRule("recompute", _whole_layers, "DeepSpeed runtime/pipe/module.py"),
-    FrameworkRule("sequence_parallel", _no_split_activations, "DeepSpeed module_inject/layers.py"),
-    FrameworkRule("tensor_sharding", _tensor_sharding, "DeepSpeed runtime/engine.py"),
+    FrameworkRule("zero", SHARDED_PIPELINE, "DeepSpeed runtime/pipe/engine.py"),
+    FrameworkRule("interleaving", ONE_CHUNK, "DeepSpeed runtime/pipe/schedule.py"),
+    FrameworkRule("gpipe", ONLY_1F1B, "DeepSpeed runtime/pipe/schedule.py"),
+    FrameworkRule("context", NO_CONTEXT, "DeepSpeed runtime/pipe/topology.py"),
+    FrameworkRule("experts", NO_EXPERTS, "Megatron-DeepSpeed examples_deepspeed/MoE"),
+    FrameworkRule("recompute", WHOLE_LAYERS, "DeepSpeed runtime/pipe/module.py"),
+    FrameworkRule("sequence_parallel", WHOLE_ACTIVATIONS, "DeepSpeed module_inject/layers.py"),
+    FrameworkRule("tensor_sharding", TENSOR_SHARDING, "DeepSpeed runtime/engine.py"),
 )
-
-
-def _no_optimizer_sharding(launch: Launch) -> str | None:
-    plan = launch.plan
-    if plan.zero_stage == 1 and plan.data_parallel * plan.context_parallel > 1:
-        return (
-            "fully_shard keeps parameters, gradients and optimizer sharded (ZeRO 2 or 3), DDP "
-            "nothing (ZeRO 0): there is no sharding of the optimizer alone"
-        )
-    return None
+OPTIMIZER_ALONE: Final = where(
+    lambda plan: plan.zero_stage == 1 and plan.data_parallel * plan.context_parallel > 1,
+    "fully_shard keeps parameters, gradients and optimizer sharded (ZeRO 2 or 3), DDP nothing "
+    "(ZeRO 0): there is no sharding of the optimizer alone",
+)
+TENSOR_EXPERTS: Final = where(
+    lambda plan: plan.expert_parallel > 1 and plan.tensor_parallel > 1,
+    "expert ranks are taken from shard x context x tensor, so that experts are not cut by tensor "
+    "{plan.tensor_parallel} as in the plan",
+)
 
 
 def _replicated_context(launch: Launch) -> str | None:
@@ -160,33 +148,18 @@ def _replicated_context(launch: Launch) -> str | None:
     return None
 
 
-def _experts_in_shards(launch: Launch) -> str | None:
-    plan = launch.plan
-    if plan.expert_parallel > 1 and plan.tensor_parallel > 1:
-        return (
-            "expert ranks are taken from shard x context x tensor, so that experts are not cut by "
-            f"tensor {plan.tensor_parallel} as in the plan"
-        )
-    return None
-
-
 TORCHTITAN: Final = (
-    FrameworkRule("zero", _no_optimizer_sharding, "torchtitan config/configs.py"),
+    FrameworkRule("zero", OPTIMIZER_ALONE, "torchtitan config/configs.py"),
     FrameworkRule("rounds", full_rounds, "torch distributed/pipelining/schedules.py"),
     FrameworkRule("replicated", _replicated_context, "torchtitan distributed/parallel_dims.py"),
-    FrameworkRule("experts", _experts_in_shards, "torchtitan config/configs.py"),
+    FrameworkRule("experts", TENSOR_EXPERTS, "torchtitan config/configs.py"),
     FrameworkRule("encoder", _encoder, "torchtitan distributed/pipeline_parallel.py"),
 )
-
-
-def _pipelined_rounds(launch: Launch) -> str | None:
-    plan = launch.plan
-    if plan.pipeline_parallel > 1 and plan.num_micro_batches % plan.pipeline_parallel:
-        return (
-            f"num_pipeline_microbatches {plan.num_micro_batches} must be a multiple of "
-            f"{plan.pipeline_parallel} stages"
-        )
-    return None
+PIPELINED_ROUNDS: Final = where(
+    lambda plan: plan.pipeline_parallel > 1 and plan.num_micro_batches % plan.pipeline_parallel > 0,
+    "num_pipeline_microbatches {plan.num_micro_batches} must be a multiple of "
+    "{plan.pipeline_parallel} stages",
+)
 
 
 def _whole_pairs(launch: Launch) -> str | None:
@@ -213,7 +186,7 @@ def pattern_of(launch: Launch) -> int:
 MAXTEXT: Final = (
     FrameworkRule("equal_stages", equal_stages, "MaxText configs/base.yml"),
     FrameworkRule("one_type", one_type, "one program for all devices"),
-    FrameworkRule("rounds", _pipelined_rounds, "MaxText configs/base.yml"),
+    FrameworkRule("rounds", PIPELINED_ROUNDS, "MaxText configs/base.yml"),
     FrameworkRule("pairs", _whole_pairs, "MaxText configs/models/gemma2-9b.yml"),
     FrameworkRule("encoder", _encoder, "MaxText layers/decoders.py"),
 )

@@ -8,10 +8,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from apss_jax.legality.launch import Launch
-from apss_jax.schema.layers import LinearAttention, StateSpace
+from apss_jax.schema.plan import Plan
 
 RefusalFn = Callable[[Launch], str | None]
 """Returns why a framework would refuse a plan, or run another one; None where it would not."""
+
+PlanTest = Callable[[Plan], bool]
+"""Returns whether a plan, whatever its model and cluster, breaks a rule."""
+
+
+def where(breaks: PlanTest, reason: str) -> RefusalFn:
+    """Returns the refusal of plans that pass a test; the reason has the plan's fields in braces."""
+    return lambda launch: reason.format(plan=launch.plan) if breaks(launch.plan) else None
 
 
 @dataclass(frozen=True)
@@ -112,17 +120,10 @@ COMMON: Final = (
 )
 
 
-def only_1f1b(launch: Launch) -> str | None:
-    """Returns why a framework without GPipe refuses one, None for another schedule."""
-    if launch.plan.schedule == "gpipe" and launch.plan.pipeline_parallel > 1:
-        return "it has no GPipe schedule, under which all forward passes come first"
-    return None
-
-
-def no_interleaving(launch: Launch) -> str | None:
-    """Returns why a framework that runs one chunk per device refuses several."""
-    chunks = launch.plan.virtual_stages
-    return f"it runs one chunk on each device, not {chunks}" if chunks > 1 else None
+ONLY_1F1B: Final = where(
+    lambda plan: plan.schedule == "gpipe" and plan.pipeline_parallel > 1,
+    "it has no GPipe schedule, under which all forward passes come first",
+)
 
 
 def full_rounds(launch: Launch) -> str | None:
@@ -158,8 +159,3 @@ def equal_stages(launch: Launch) -> str | None:
 def _shown(split: Sequence[int]) -> str:
     text = ",".join(map(str, split[:16]))
     return f"{text},..." if len(split) > 16 else text
-
-
-def has_recurrence(launch: Launch) -> bool:
-    """Returns whether the model has state-space or linear-attention layers."""
-    return any(isinstance(layer.mixer, StateSpace | LinearAttention) for layer in launch.layers)
