@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from apss_jax.calibration.gaps import UnusableRunError
 from apss_jax.schema.layers import Attention, DenseMlp, Layer, MoeMlp
@@ -35,19 +35,20 @@ def offsets_of_boundaries(boundaries: Sequence[int], num_layers: int, pieces: in
 def offsets_by_cost(model: Model, pieces: int) -> Offsets:
     """Returns the cuts of a framework that gives each stage an equal share of matrix products.
 
-    huggingface/nanotron src/nanotron/models/base.py: blocks are placed in order; a stage is closed
-    by the block whose cumulative cost passes its share, and keeps that block. There a share that is
-    met exactly is not passed; measured steps of 16 layers with a head of the cost of 4 say that it
-    is, on 2 and on 4 stages.
+    huggingface/nanotron src/nanotron/models/base.py, as the memory calculator of its Ultra-Scale
+    Playbook states it: blocks are placed in order; a stage is closed by the block with which its
+    own cost reaches an even share of the whole, or that leaves one block for each stage after it.
     """
     costs = _block_costs(model)
-    shares = costs[-1] * np.arange(1, pieces + 1) / pieces
-    stage, stages = 0, []
-    for total in costs:
-        stages.append(stage)
-        stage += int(total >= shares[stage])
-    counts = np.bincount(stages, minlength=pieces)
-    return np.concatenate([[0], np.cumsum(counts)])
+    share, counts, cost = sum(costs) / pieces, [0], 0.0
+    for placed, own in enumerate(costs, start=1):
+        counts[-1] += 1
+        cost += own
+        left, stages_left = len(costs) - placed, pieces - len(counts)
+        if stages_left and (cost >= share or left <= stages_left):
+            counts.append(0)
+            cost = 0.0
+    return np.cumsum([0, *counts, *[0] * (pieces - len(counts))])
 
 
 def _with_ends(layers: Offsets, num_layers: int) -> Offsets:
@@ -57,12 +58,12 @@ def _with_ends(layers: Offsets, num_layers: int) -> Offsets:
     return units
 
 
-def _block_costs(model: Model) -> Float[np.ndarray, " units"]:
-    """Returns cumulative costs: embedding (0), layers as if all heads had own keys, head."""
+def _block_costs(model: Model) -> list[float]:
+    """Returns the costs of units: embedding (0), layers as if all heads had own keys, head."""
     hidden = model.hidden_size or 0
     vocab = model.embedding.vocab_size if model.embedding else 0
     layers = [_layer_cost(layer, hidden) for layer in model.layer_sequence]
-    return np.cumsum([0.0, *layers, float(vocab * hidden)])
+    return [0.0, *layers, float(vocab * hidden)]
 
 
 def _layer_cost(layer: Layer, hidden: int) -> float:

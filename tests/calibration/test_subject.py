@@ -202,15 +202,22 @@ def test_boundaries_that_go_back_are_refused() -> None:
         offsets_of_boundaries((0, 14, 12, 24), 24, 3)
 
 
-def test_a_split_by_cost_closes_a_stage_late() -> None:
+def test_a_split_by_cost_closes_a_stage_with_its_share() -> None:
     """A stage ends with the block that reaches its share; the head weighs as two layers here."""
     sizes = {"hidden": "64", "num_heads": "1", "num_kv_heads": "1", "ffn_hidden": "64"}
     # One layer: 4 x 64 x 64 + 3 x 64 x 64 = 7 x 64 x 64; the head 14 x 64 x 64; together 28.
     model = _subject(model_name="", num_layers="2", vocab=str(14 * 64), **sizes).model
     # Two stages of 14: the second layer reaches 14, so the head stands alone.
     assert np.diff(offsets_by_cost(model, 2)).tolist() == [3, 1]
-    # Three of 9.3: the second layer passes the first share, the head the other two.
-    assert np.diff(offsets_by_cost(model, 3)).tolist() == [3, 1, 0]
+    # Three of 9.3: the first layer does not reach its share, but leaves one block for each stage.
+    assert np.diff(offsets_by_cost(model, 3)).tolist() == [2, 1, 1]
+
+
+def test_a_split_by_cost_counts_each_stage_from_its_own_first_block() -> None:
+    """Six layers and a head of one: 7 / 3 for a stage, so three layers, three layers, the head."""
+    sizes = {"hidden": "64", "num_heads": "1", "num_kv_heads": "1", "ffn_hidden": "64"}
+    model = _subject(model_name="", num_layers="6", vocab=str(7 * 64), **sizes).model
+    assert np.diff(offsets_by_cost(model, 3)).tolist() == [4, 3, 1]
 
 
 def test_a_blank_batch_is_that_of_the_run_s_own_figures() -> None:
