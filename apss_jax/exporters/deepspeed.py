@@ -98,6 +98,8 @@ def write_deepspeed(launch: Launch) -> Export:
 
 def _launch(launch: Launch) -> str:
     notes = [*hostfile_notes(launch), f"Your script reads {CONFIG} and builds PlannedPipeline."]
+    if launch.plan.precision == "fp8":
+        notes.append("The plan's products are in FP8: your layers must bring them themselves.")
     counts = {len(agent.gpus) for agent in launch.agents}
     plain = launch.one_agent_per_host and len(counts) == 1 and _in_order(launch)
     script = '"${1:?give your training script}"'

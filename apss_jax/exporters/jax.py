@@ -71,6 +71,7 @@ MICRO_BATCH = {plan.micro_batch}  # sequences of one data rank
 NUM_MICRO_BATCHES = {plan.num_micro_batches}
 GLOBAL_BATCH = {plan.global_batch}
 SEQ_LEN = {plan.seq_len}
+PRECISION = {plan.precision!r}
 ZERO_STAGE = {plan.zero_stage}
 RECOMPUTE = {plan.recompute!r}
 SPECS = {{

@@ -12,6 +12,7 @@ from apss_jax.exporters.export import Export, Exporter, commented, header
 from apss_jax.exporters.hosts import hostfile, hostfile_notes, torchrun
 from apss_jax.legality.framework_limits import TORCHTITAN
 from apss_jax.legality.launch import Launch
+from apss_jax.schema.cluster import FULL
 
 VERSION: Final = "0.3.0"
 MODULE: Final = "planned/config_registry.py"
@@ -33,6 +34,7 @@ RECIPES: Final = {
     "qwen3-32b": ("qwen3", "qwen3_32b"),
 }
 RECOMPUTE: Final = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
+FP8: Final = "The plan's products are in FP8: add the release's Float8 converter to the recipe."
 SCHEDULES: Final = {"1f1b": "1F1B", "interleaved_1f1b": "Interleaved1F1B", "gpipe": "GPipe"}
 
 
@@ -82,6 +84,7 @@ def training(launch: Launch) -> dict[str, Any]:
         "local_batch_size": plan.micro_batch * rounds,
         "global_batch_size": plan.global_batch,
         "seq_len": plan.seq_len,
+        "mixed_precision_param": "float32" if plan.precision in FULL else "bfloat16",
     }
 
 
@@ -100,9 +103,8 @@ def write_torchtitan(launch: Launch) -> Export:
     imports, base, notes = _recipe(launch)
     lines = [f"    config.training.{key} = {value!r}" for key, value in training(launch).items()]
     wide = [f"        {key}={value!r}," for key, value in parallelism(launch).items()]
-    above = commented(
-        header("torchtitan", VERSION, launch, [*hostfile_notes(launch), *notes, _TENSORS])
-    )
+    said = [*hostfile_notes(launch), *notes, *([FP8] if launch.plan.precision == "fp8" else [])]
+    above = commented(header("torchtitan", VERSION, launch, [*said, _TENSORS]))
     module = "\n".join(
         [
             above,

@@ -129,6 +129,10 @@ OPTIMIZER_ALONE: Final = where(
     "fully_shard keeps parameters, gradients and optimizer sharded (ZeRO 2 or 3), DDP nothing "
     "(ZeRO 0): there is no sharding of the optimizer alone",
 )
+NO_HALF: Final = where(
+    lambda plan: plan.precision == "fp16",
+    "mixed_precision_param is bfloat16 or float32, and the plan was made for {plan.precision}",
+)
 TENSOR_EXPERTS: Final = where(
     lambda plan: plan.expert_parallel > 1 and plan.tensor_parallel > 1,
     "expert ranks are taken from shard x context x tensor, so that experts are not cut by tensor "
@@ -153,6 +157,7 @@ TORCHTITAN: Final = (
     FrameworkRule("rounds", full_rounds, "torch distributed/pipelining/schedules.py"),
     FrameworkRule("replicated", _replicated_context, "torchtitan distributed/parallel_dims.py"),
     FrameworkRule("experts", TENSOR_EXPERTS, "torchtitan config/configs.py"),
+    FrameworkRule("precision", NO_HALF, "torchtitan config/configs.py"),
     FrameworkRule("encoder", _encoder, "torchtitan distributed/pipeline_parallel.py"),
 )
 PIPELINED_ROUNDS: Final = where(

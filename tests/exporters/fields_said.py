@@ -71,13 +71,17 @@ def _flagscale(files: Mapping[str, str]) -> Fields:
 
 def _torchtitan(files: Mapping[str, str]) -> Fields:
     """Returns the fields that the recipe sets."""
+    source = files["planned/config_registry.py"]
+    known = re.search(r"from torchtitan\.models\.(\w+)\.config_registry import (\w+)", source)
+    family, recipe = known.groups() if known else ("none", "none")
     kinds = {name: Recorder(Config=lambda name=name: name) for name in ("FullAC", "SelectiveAC")}
     with modules(
         torchtitan__config={"ParallelismConfig": Recorder},
         torchtitan__distributed__activation_checkpoint=kinds,
         my_recipes={"base_recipe": Recorder},
+        **{f"torchtitan__models__{family}__config_registry": {recipe: Recorder}},
     ):
-        config = executed(files["planned/config_registry.py"])["planned"]()
+        config = executed(source)["planned"]()
     return _flat(vars(config))
 
 

@@ -184,6 +184,7 @@ def recipe(local_batch: int, recompute: Any, **parallelism: Any) -> Fields:
         "training.local_batch_size": local_batch,
         "training.global_batch_size": 280,
         "training.seq_len": 512,
+        "training.mixed_precision_param": "bfloat16",
         "activation_checkpoint": recompute,
         "parallelism.context_parallel_degree": 3,
         **{f"parallelism.{name}": value for name, value in parallelism.items()},
@@ -288,6 +289,7 @@ JAX_EQUAL: Final = {
     "NUM_MICRO_BATCHES": 8,
     "GLOBAL_BATCH": 6720,
     "SEQ_LEN": 512,
+    "PRECISION": "bf16",
     "ZERO_STAGE": 3,
     "RECOMPUTE": "full",
     "SPECS": {

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from planned import H100, launch_of_split, on_devices, small_model
 
 from apss_jax.exporters.export import Export
-from apss_jax.exporters.formats import export_refusals
 from apss_jax.exporters.megatron import write_megatron
 from apss_jax.importers.load import load_model
 from apss_jax.importers.megatron_arguments import MegatronArguments, read_megatron_arguments
@@ -20,7 +19,6 @@ from apss_jax.importers.shell_words import flags_in
 from apss_jax.legality.launch import Launch
 from apss_jax.legality.megatron_arguments import argument_violations
 from apss_jax.legality.plan_check import layout_of
-from apss_jax.schema.layers import Layer, MoeMlp
 
 FAKE_TORCHRUN = '#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES" "$@"\n'
 
@@ -211,32 +209,3 @@ def test_the_sizes_of_a_padded_vocabulary_are_said() -> None:
     """1000 rows on two ranks become 1024."""
     assert "from 1000" not in write_megatron(launch_of_split([8], tensor_parallel=2)).text
     assert "of 1000 to 1024 rows" in write_megatron(launch_of_split([8], tensor_parallel=2)).text
-
-
-EXPERTS = MoeMlp(num_experts=8, experts_per_token=2, expert_intermediate_size=64)
-
-
-@pytest.mark.parametrize(
-    ("launch", "rule"),
-    [
-        (launch_of_split([4, 4], zero_stage=2), "zero"),
-        (launch_of_split([4, 4], schedule="gpipe"), "gpipe"),
-        (launch_of_split([2] * 4, chunks=2, num_micro_batches=3), "rounds"),
-        (
-            launch_of_split(
-                [8],
-                tensor_parallel=2,
-                model=small_model(8, Layer(mixer=None, feed_forward=EXPERTS)),
-            ),
-            "routed_sequence",
-        ),
-        (launch_of_split([3, 5], model=small_model(8, encoder_layers=4)), "encoder"),
-        (launch_of_split([3, 4], model=small_model(8)), "layers"),
-        (on_devices(launch_of_split([4, 4]), [(0, 1), (1, 2)]), "devices"),
-    ],
-)
-def test_rules_that_keep_a_plan_from_megatron(launch: Launch, rule: str) -> None:
-    """Each plan breaks one rule, and the refusal names reason and source."""
-    (found,) = export_refusals(launch, "megatron")
-    assert found.rule == rule
-    assert found.reason and found.source

@@ -7,6 +7,7 @@ import apss_jax
 from apss_jax.exporters.export import REFUSED
 from apss_jax.exporters.formats import FORMATS, export_files, export_refusals, launch_of
 from apss_jax.importers.clusters import load_cluster
+from apss_jax.legality.framework_rules import COMMON
 from apss_jax.legality.launch import Launch
 from apss_jax.schema.errors import InputError
 from apss_jax.schema.layers import Attention, DenseMlp, Layer, MoeMlp, StateSpace
@@ -35,72 +36,129 @@ GEMMA_2 = Model(
 )
 
 
-@pytest.mark.parametrize(
-    ("framework", "launch", "rule"),
-    [
-        ("megatron", launch_of_split([3, 5], model=small_model(8, SCAN)), "hybrid_split"),
-        ("deepspeed", launch_of_split([4, 4], zero_stage=2), "zero"),
-        ("deepspeed", launch_of_split([4, 4], zero_stage=3), "zero"),
-        ("deepspeed", launch_of_split([2] * 4, chunks=2), "interleaving"),
-        ("deepspeed", launch_of_split([4, 4], schedule="gpipe"), "gpipe"),
-        ("deepspeed", launch_of_split([4, 4], context_parallel=2), "context"),
-        ("deepspeed", launch_of_split([4, 4], expert_parallel=2, model=EXPERTS), "experts"),
-        ("deepspeed", launch_of_split([4, 4], recompute="selective"), "recompute"),
-        (
-            "deepspeed",
-            launch_of_split([4, 4], tensor_parallel=2, sequence_parallel=True),
-            "sequence_parallel",
-        ),
-        ("deepspeed", launch_of_split([8], tensor_parallel=2, zero_stage=3), "tensor_sharding"),
-        ("flagscale", mixed([1, 1, 1, 1], chunks=2), "hetero_chunks"),
-        ("flagscale", mixed([0, 4]), "empty_stage"),
-        (
-            "flagscale",
-            typed(mixed([2, 3]), load_cluster(MIXED), [f"{A100}+{H100}", H100]),
-            "mixed_stage",
-        ),
-        (
-            "flagscale",
-            typed(
-                on_devices(
-                    launch_of_split([1, 1, 1], data_parallel=4),
-                    [(0, 1, 2, 3), (8, 9, 10, 11), (4, 5, 6, 7)],
-                ),
-                load_cluster(MIXED),
-                [A100, H100, A100],
+ROUTED_WITHOUT_SEQUENCE = small_model(8, Layer(mixer=None, feed_forward=ROUTED))
+ENCODED = small_model(8, encoder_layers=4)
+TWICE = on_devices(launch_of_split([4, 4]), [(0, 1), (1, 2)])
+TABLE = Model(
+    name="table",
+    table=LayerTable(
+        rows=(
+            TableRow(
+                name="r", num_parameters=1, forward_s={"x": {"1": 1.0}}, output_bytes=1,
+                saved_bytes=1,
             ),
-            "hetero_host",
+        )
+        * 8
+    ),
+)  # fmt: skip
+
+
+def changed(launch: Launch, **fields: object) -> Launch:
+    """Returns the launch with other fields of its plan."""
+    return Launch(launch.plan.model_copy(update=fields), launch.model, launch.cluster)
+
+
+def headless() -> Launch:
+    """Returns a plan whose last stage has no head."""
+    plain = launch_of_split([4, 4])
+    first, last = plain.plan.stages
+    bare = last.chunks[0].model_copy(update={"head": False})
+    return changed(plain, stages=(first, last.model_copy(update={"chunks": (bare,)})))
+
+
+# Plans that break one rule of every framework.
+COMMON_CASES = {
+    "architecture": launch_of_split([8], model=TABLE),
+    "stages": changed(launch_of_split([4, 4]), virtual_stages=2),
+    "layers": launch_of_split([3, 4], model=small_model(8)),
+    "ends": headless(),
+    "batch": changed(launch_of_split([4, 4]), global_batch=7),
+    "devices": TWICE,
+}
+# Plans that break one rule of Megatron, of Megatron-Bridge and of FlagScale, which run it.
+MEGATRON_CASES = {
+    "zero": launch_of_split([4, 4], zero_stage=2),
+    "gpipe": launch_of_split([4, 4], schedule="gpipe"),
+    "rounds": launch_of_split([2] * 4, chunks=2, num_micro_batches=3),
+    "routed_sequence": launch_of_split([8], tensor_parallel=2, model=ROUTED_WITHOUT_SEQUENCE),
+    "hybrid_split": launch_of_split([3, 5], model=small_model(8, SCAN)),
+    "encoder": launch_of_split([3, 5], model=ENCODED),
+}
+OWN_CASES: list[tuple[str, Launch, str]] = [
+    ("deepspeed", launch_of_split([4, 4], zero_stage=2), "zero"),
+    ("deepspeed", launch_of_split([4, 4], zero_stage=3), "zero"),
+    ("deepspeed", launch_of_split([2] * 4, chunks=2), "interleaving"),
+    ("deepspeed", launch_of_split([4, 4], schedule="gpipe"), "gpipe"),
+    ("deepspeed", launch_of_split([4, 4], context_parallel=2), "context"),
+    ("deepspeed", launch_of_split([4, 4], expert_parallel=2, model=EXPERTS), "experts"),
+    ("deepspeed", launch_of_split([4, 4], recompute="selective"), "recompute"),
+    (
+        "deepspeed",
+        launch_of_split([4, 4], tensor_parallel=2, sequence_parallel=True),
+        "sequence_parallel",
+    ),
+    ("deepspeed", launch_of_split([8], tensor_parallel=2, zero_stage=3), "tensor_sharding"),
+    ("flagscale", mixed([1, 1, 1, 1], chunks=2), "hetero_chunks"),
+    ("flagscale", mixed([0, 4]), "empty_stage"),
+    (
+        "flagscale",
+        typed(mixed([2, 3]), load_cluster(MIXED), [f"{A100}+{H100}", H100]),
+        "mixed_stage",
+    ),
+    (
+        "flagscale",
+        typed(
+            on_devices(
+                launch_of_split([1, 1, 1], data_parallel=4),
+                [(0, 1, 2, 3), (8, 9, 10, 11), (4, 5, 6, 7)],
+            ),
+            load_cluster(MIXED),
+            [A100, H100, A100],
         ),
-        ("torchtitan", launch_of_split([4, 4], zero_stage=1), "zero"),
-        (
-            "torchtitan",
-            launch_of_split([2] * 4, chunks=2, zero_stage=3, num_micro_batches=3),
-            "rounds",
-        ),
-        (
-            "torchtitan",
-            launch_of_split([8], zero_stage=0, expert_parallel=2, model=EXPERTS),
-            "replicated",
-        ),
-        (
-            "torchtitan",
-            launch_of_split([8], zero_stage=3, tensor_parallel=2, expert_parallel=2, model=EXPERTS),
-            "experts",
-        ),
-        (
-            "torchtitan",
-            launch_of_split([8], zero_stage=3, model=small_model(8, encoder_layers=4)),
-            "encoder",
-        ),
-        ("maxtext", launch_of_split([3, 5]), "equal_stages"),
-        ("maxtext", launch_of_split([4, 4], num_micro_batches=3), "rounds"),
-        ("maxtext", mixed([4, 4]), "one_type"),
-        ("maxtext", launch_of_split([1] * 8, model=GEMMA_2), "pairs"),
-        ("maxtext", launch_of_split([8], model=small_model(8, encoder_layers=4)), "encoder"),
-        ("jax", launch_of_split([3, 5]), "equal_stages"),
-        ("jax", mixed([4, 4]), "one_type"),
-    ],
-)
+        "hetero_host",
+    ),
+    ("torchtitan", launch_of_split([4, 4], zero_stage=1), "zero"),
+    (
+        "torchtitan",
+        launch_of_split([2] * 4, chunks=2, zero_stage=3, num_micro_batches=3),
+        "rounds",
+    ),
+    (
+        "torchtitan",
+        launch_of_split([8], zero_stage=0, expert_parallel=2, model=EXPERTS),
+        "replicated",
+    ),
+    (
+        "torchtitan",
+        launch_of_split([8], zero_stage=3, tensor_parallel=2, expert_parallel=2, model=EXPERTS),
+        "experts",
+    ),
+    ("torchtitan", launch_of_split([8], zero_stage=3, precision="fp16"), "precision"),
+    (
+        "torchtitan",
+        launch_of_split([8], zero_stage=3, model=small_model(8, encoder_layers=4)),
+        "encoder",
+    ),
+    ("maxtext", launch_of_split([3, 5]), "equal_stages"),
+    ("maxtext", launch_of_split([4, 4], num_micro_batches=3), "rounds"),
+    ("maxtext", mixed([4, 4]), "one_type"),
+    ("maxtext", launch_of_split([1] * 8, model=GEMMA_2), "pairs"),
+    ("maxtext", launch_of_split([8], model=small_model(8, encoder_layers=4)), "encoder"),
+    ("jax", launch_of_split([3, 5]), "equal_stages"),
+    ("jax", mixed([4, 4]), "one_type"),
+]
+CASES = [
+    *((name, launch, rule) for name in FORMATS for rule, launch in COMMON_CASES.items()),
+    *(
+        (name, launch, rule)
+        for name in ("megatron", "bridge", "flagscale")
+        for rule, launch in MEGATRON_CASES.items()
+    ),
+    *OWN_CASES,
+]
+
+
+@pytest.mark.parametrize(("framework", "launch", "rule"), CASES)
 def test_a_rule_keeps_a_plan_from_a_framework(framework: str, launch: Launch, rule: str) -> None:
     """A plan that breaks one rule is refused by it alone; the file says rule, reason, source."""
     files, found = export_files(launch, framework)
@@ -109,13 +167,13 @@ def test_a_rule_keeps_a_plan_from_a_framework(framework: str, launch: Launch, ru
 
 
 def test_every_rule_is_tried() -> None:
-    """The plans above and those for Megatron cover every rule of every framework."""
-    rules = {(name, rule.name) for name, exporter in FORMATS.items() for rule in exporter.rules}
-    marks = test_a_rule_keeps_a_plan_from_a_framework.pytestmark  # type: ignore[attr-defined]
-    tried = {(name, rule) for name, _, rule in marks[0].args[1]}
-    megatron = {rule.name for rule in FORMATS["megatron"].rules}
-    others = {(n, r) for n, r in rules if n not in ("megatron", "bridge") and r not in megatron}
-    assert others - tried == set()
+    """Each rule of each framework has a plan above, and each plan a rule: none is gone."""
+    rules = {
+        (name, rule.name)
+        for name, exporter in FORMATS.items()
+        for rule in (*COMMON, *exporter.rules)
+    }
+    assert rules == {(name, rule) for name, _, rule in CASES}
 
 
 @pytest.mark.parametrize("framework", FORMATS)
@@ -159,17 +217,7 @@ def test_the_public_function_refuses() -> None:
         apss_jax.export_plan(launch_of_split([3, 5]).plan, "fortran")
 
 
-def test_a_table_is_refused_everywhere() -> None:
-    """A model given as measured rows has no architecture."""
-    row = TableRow(
-        name="r", num_parameters=1, forward_s={"x": {"1": 1.0}}, output_bytes=1, saved_bytes=1
-    )
-    table = Model(name="table", table=LayerTable(rows=(row,) * 8))
-    launch = launch_of_split([8], model=table)
-    assert {export_refusals(launch, name)[0].rule for name in FORMATS} == {"architecture"}
-
-
-def test_a_plan_without_stages_is_refused() -> None:
+def test_a_plan_of_an_unknown_model_still_needs_stages() -> None:
     """Nobody could say where its layers go."""
     bare = launch_of_split([8]).plan.model_copy(update={"stages": ()})
     assert export_refusals(launch_of(bare), "jax")[0].rule == "stages"
