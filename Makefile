@@ -8,7 +8,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search estimate profile validate fit calibrate train test frameworks check bench clean
+.PHONY: help setup search estimate profile gpu validate fit calibrate train test frameworks check bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,11 @@ estimate: $(STAMP) ## time, memory and legality of one plan; ARGS replaces the e
 
 profile: $(STAMP) ## measure the devices and links at hand: writes cluster_profile.json, for --cluster of a search
 	@$(BIN)/python -m profiler $(ARGS)
+
+# Eight minutes and a fifth of them stay below ten. ARGS="--resume --out ..." goes on with a file.
+gpu: export CUDA_VISIBLE_DEVICES ?= 0
+gpu: $(STAMP) ## measure one GPU within ten minutes: layers of llama-2-7b, memory, clocks; writes gpu_profile.json
+	@$(BIN)/python -m profiler --minutes 8 --model llama-2-7b --out gpu_profile.json $(ARGS)
 
 validate: $(STAMP) ## predictions against measured runs: the published ones, or ARGS="--runs FILE.csv"
 	@$(BIN)/python -m apss_jax.validate $(ARGS)

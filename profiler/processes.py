@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ MOST_NAME_BYTES: Final = 64
 class DevicePlaces:
     """All devices of a run, numbered node by node."""
 
-    devices: tuple[jax.Device, ...]
+    devices: tuple[Any, ...]  # of JAX
     node_of_device: tuple[int, ...]
     node_names: tuple[str, ...]
 
@@ -25,15 +25,27 @@ class DevicePlaces:
 def place_devices(node_name: str) -> DevicePlaces:
     """Returns the devices of all processes; every process calls it with its own node's name.
 
-    Processes of one name share a node; nodes stand in the order of their first process.
+    Devices of one kind in processes of one name share a node: a node of a profile has one type.
+    Nodes stand in the order of their first process.
     """
     names = gather_names(node_name)
-    nodes = list(dict.fromkeys(names))
-    devices = sorted(
-        jax.devices(), key=lambda d: (nodes.index(names[d.process_index]), d.process_index, d.id)
+    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+    places = [(names[d.process_index], str(d.device_kind)) for d in devices]
+    hosts = list(dict.fromkeys(names))
+    nodes = sorted(dict.fromkeys(places), key=lambda place: hosts.index(place[0]))
+    by_node = sorted(range(len(devices)), key=lambda i: nodes.index(places[i]))
+    return DevicePlaces(
+        devices=tuple(devices[i] for i in by_node),
+        node_of_device=tuple(nodes.index(places[i]) for i in by_node),
+        node_names=tuple(_node_name(node, nodes) for node in nodes),
     )
-    node_of_device = tuple(nodes.index(names[d.process_index]) for d in devices)
-    return DevicePlaces(tuple(devices), node_of_device, tuple(nodes))
+
+
+def _node_name(node: tuple[str, str], nodes: Sequence[tuple[str, str]]) -> str:
+    """Returns the host's name, with the kind of device where the host has several."""
+    host, kind = node
+    is_alone = sum(other == host for other, _ in nodes) == 1
+    return host if is_alone else f"{host} ({kind})"
 
 
 def gather_figures(figures: Sequence[float]) -> Float[np.ndarray, "ranks samples"]:
