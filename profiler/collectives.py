@@ -27,7 +27,10 @@ ITEM_BYTES: Final = 4  # messages are FP32
 WARM_UPS: Final = 2  # calls before those that count: compilation, connections
 
 Groups = Sequence[Sequence[jax.Device]]
-RunFn = Callable[[jax.Array], jax.Array]
+Message = Float[jax.Array, " _"]
+"""The messages of all members side by side; inside an operation, those of one."""
+
+RunFn = Callable[[Message], Message]
 Repeats = Float[np.ndarray, " samples"]
 
 
@@ -36,10 +39,10 @@ class Program:
     """A compiled operation with its input, ready to be called by the members."""
 
     run: RunFn
-    message: jax.Array
+    message: Message
     message_bytes: int  # as nccl-tests counts, after rounding to whole items
 
-    def call(self) -> jax.Array:
+    def call(self) -> Message:
         """Returns the result, once it is there."""
         return jax.block_until_ready(self.run(self.message))
 
@@ -114,27 +117,27 @@ def _numbered(items: int, index: Any) -> Float[np.ndarray, " samples"]:
     return np.full(items, 1 + (index[0].start or 0) // items, np.float32)
 
 
-def _all_reduce(values: jax.Array) -> jax.Array:
+def _all_reduce(values: Message) -> Message:
     return lax.psum(values, RANKS)
 
 
-def _all_gather(values: jax.Array) -> jax.Array:
+def _all_gather(values: Message) -> Message:
     return lax.all_gather(values, RANKS, tiled=True)
 
 
-def _reduce_scatter(values: jax.Array) -> jax.Array:
+def _reduce_scatter(values: Message) -> Message:
     return lax.psum_scatter(values, RANKS, tiled=True)
 
 
-def _all_to_all(values: jax.Array) -> jax.Array:
+def _all_to_all(values: Message) -> Message:
     return lax.all_to_all(values, RANKS, 0, 0, tiled=True)
 
 
-def _send(values: jax.Array) -> jax.Array:
+def _send(values: Message) -> Message:
     return lax.ppermute(values, RANKS, [(0, 1)])
 
 
-def _exchange(values: jax.Array) -> jax.Array:
+def _exchange(values: Message) -> Message:
     return lax.ppermute(values, RANKS, [(0, 1), (1, 0)])
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from apss_jax.schema.layers import Attention, DenseMlp, LatentAttention, MoeMlp, NormKind
 from apss_jax.schema.weights import Weight
@@ -29,6 +29,24 @@ Heads = Float[Array, "samples tokens heads head_values"]
 
 KeyHeads = Float[Array, "samples tokens kv_heads head_values"]
 """Keys or values, whose heads several queries share."""
+
+ValueHeads = Float[Array, "samples tokens heads _"]
+"""Values that are wider or narrower than the keys of their heads."""
+
+Wide = Float[Array, "... features"]
+"""Values of any axes; what is done to them concerns the last one."""
+
+Vector = Float[Array, " features"]
+"""One value for each feature, the same everywhere else."""
+
+Product = Float[Array, "... _"]
+"""What a product with a weight gives: another width, the other axes as they were."""
+
+Joined = Float[Array, "samples tokens _"]
+"""The values of all heads side by side."""
+
+Split = Float[Array, "samples tokens _ head_values"]
+"""The values of heads, each on its own."""
 
 PartFn = Callable[[Params, Hidden], Hidden]
 """A part of a layer, applied to its weights and to a micro-batch."""
@@ -83,7 +101,7 @@ def shapes_of(weights: list[Weight], shard: Shard) -> dict[str, tuple[int, ...]]
     return {weight.name: shard_shape(weight, shard.tensor_parallel) for weight in weights}
 
 
-def norm(kind: NormKind, x: Array, scale: Array, bias: Array | None = None) -> Array:
+def norm(kind: NormKind, x: Wide, scale: Vector, bias: Vector | None = None) -> Wide:
     """Returns the normalised values, computed in FP32 and returned as they came."""
     wide = x.astype(jnp.float32)
     if kind != "rms":
@@ -95,14 +113,14 @@ def norm(kind: NormKind, x: Array, scale: Array, bias: Array | None = None) -> A
     return scaled.astype(x.dtype)
 
 
-def linear(params: Params, name: str, x: Array) -> Array:
+def linear(params: Params, name: str, x: Wide) -> Product:
     """Returns a product with a weight, its bias added where it has one."""
     y = x @ params[name]
     bias = params.get(f"{name}.bias")
     return y if bias is None else y + _row(bias, y)
 
 
-def _row(vector: Array, like: Array) -> Array:
+def _row(vector: Vector, like: Wide) -> Wide:
     """Returns a vector with as many axes as another array: none is added by broadcasting."""
     return vector.reshape((1,) * (like.ndim - 1) + (-1,))
 
@@ -133,7 +151,7 @@ def attention_part(mixer: Attention, hidden_size: int, shard: Shard) -> LayerPar
     return LayerPart(shapes_of(mixer.weights(hidden_size), shard), apply)
 
 
-def _queries(mixer: Attention, params: Params, x: Hidden) -> tuple[Heads, Array | None]:
+def _queries(mixer: Attention, params: Params, x: Hidden) -> tuple[Heads, Joined | None]:
     query, gate = linear(params, "query", x), None
     if mixer.output_gate:
         query, gate = jnp.split(query, 2, axis=-1)
@@ -191,17 +209,17 @@ def latent_attention_part(mixer: LatentAttention, hidden_size: int, shard: Shard
     return LayerPart(shapes_of(mixer.weights(hidden_size), shard), apply)
 
 
-def _latent_query(mixer: LatentAttention, params: Params, x: Hidden) -> Array:
+def _latent_query(mixer: LatentAttention, params: Params, x: Hidden) -> Joined:
     if mixer.query_rank is None:
         return linear(params, "query", x)
     down = norm("rms", linear(params, "query_down", x), params["query_norm"])
     return linear(params, "query_up", down)
 
 
-def _expanded_scores(query: Heads, key: Heads, value: Array, shard: Shard) -> Array:
+def _expanded_scores(query: Heads, key: Heads, value: ValueHeads, shard: Shard) -> ValueHeads:
     """Returns causal attention whose values have another width than its keys."""
 
-    def scores(query: Heads, key: Heads, value: Array) -> Array:
+    def scores(query: Heads, key: Heads, value: ValueHeads) -> ValueHeads:
         logits = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
         mask = jnp.tril(jnp.ones(logits.shape[-2:], dtype=bool))[None, None]
         logits = jnp.where(mask, logits / math.sqrt(query.shape[-1]), -jnp.inf)
@@ -270,7 +288,12 @@ def routed(
     return jnp.zeros_like(x).at[token].add(weighted)
 
 
-def _experts(part: MoeMlp, params: Params, x: Array, group_sizes: Array) -> Array:
+def _experts(
+    part: MoeMlp,
+    params: Params,
+    x: Float[Array, "tokens hidden"],
+    group_sizes: Int[Array, " groups"],
+) -> Float[Array, "tokens hidden"]:
     up = jax.lax.ragged_dot(x, params["expert.up"], group_sizes)
     if part.gated:
         inner = jax.nn.silu(jax.lax.ragged_dot(x, params["expert.gate"], group_sizes)) * up
@@ -279,12 +302,12 @@ def _experts(part: MoeMlp, params: Params, x: Array, group_sizes: Array) -> Arra
     return jax.lax.ragged_dot(inner, params["expert.down"], group_sizes)
 
 
-def gelu(x: Array) -> Array:
+def gelu(x: Wide) -> Wide:
     """Returns GELU in its tanh form."""
     return jax.nn.gelu(x, approximate=True)
 
 
-def rotated(x: Array) -> Array:
+def rotated(x: Split) -> Split:
     """Returns queries or keys turned by their position (arXiv 2104.09864)."""
     half = x.shape[-1] // 2
     rate = ROTARY_BASE ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -294,9 +317,9 @@ def rotated(x: Array) -> Array:
     return jnp.concatenate([left * cos - right * sin, right * cos + left * sin, rest], axis=-1)
 
 
-def _heads(x: Array, head_dim: int) -> Array:
+def _heads(x: Joined, head_dim: int) -> Float[Array, "samples tokens _ _"]:
     return x.reshape(*x.shape[:2], -1, head_dim)
 
 
-def _merged(x: Array) -> Array:
+def _merged(x: Split) -> Joined:
     return x.reshape(*x.shape[:2], -1)

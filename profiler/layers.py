@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int, Shaped
 
 from apss_jax.schema.cluster import LayerShape, Precision
 from apss_jax.schema.layers import Attention, DenseMlp, LatentAttention, Layer, MoeMlp
@@ -27,6 +27,16 @@ from profiler.kernels import (
 )
 
 DTYPES: Final = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+Given = Shaped[Array, "samples tokens ..."]
+"""One micro-batch: ids of tokens, or the values of each."""
+
+Made = Float[Array, "..."]
+"""What a part makes of a micro-batch: values of each token, or a loss."""
+
+UnitFn = Callable[[Params, Given], Made]
+"""A part applied to its weights and to a micro-batch."""
+
 # Beyond these steps values repeat, which no kernel notices.
 VALUE_STEP: Final = 12.9898
 
@@ -35,21 +45,21 @@ VALUE_STEP: Final = 12.9898
 class Unit:
     """A function of weights and one input, with the shapes of both."""
 
-    apply: Callable[[Params, Array], Array]
+    apply: UnitFn
     weight_shapes: Mapping[str, tuple[int, ...]]
     input_shape: tuple[int, ...]
     num_tokens: int  # ids that the input may hold; 0: the input is values
     dtype: str
     chains: bool  # its output may be its own next input
 
-    def weights(self) -> dict[str, Array]:
+    def weights(self) -> dict[str, Made]:
         """Returns weights that keep values in range through a layer."""
         return {
             name: _values(shape, self.dtype, shape[-2] ** -0.5 if len(shape) > 1 else 1.0)
             for name, shape in self.weight_shapes.items()
         }
 
-    def input(self) -> Array:
+    def input(self) -> Given:
         """Returns one micro-batch."""
         if self.num_tokens:
             size = int(jnp.prod(jnp.array(self.input_shape)))
@@ -143,11 +153,11 @@ def _own(params: Params, branch: int) -> dict[str, Any]:
     return {n.removeprefix(prefix): v for n, v in params.items() if n.startswith(prefix)}
 
 
-def _looked_up(params: Params, ids: Array) -> Array:
+def _looked_up(params: Params, ids: Int[Array, "samples tokens"]) -> Hidden:
     return jnp.take(params["tokens"], ids, axis=0)
 
 
-def _loss(params: Params, x: Hidden) -> Array:
+def _loss(params: Params, x: Hidden) -> Float[Array, ""]:
     """Returns the mean cross-entropy against tokens that follow from their places."""
     logits = linear(params, "head", norm("rms", x, params["norm"])).astype(jnp.float32)
     places = jnp.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2])
@@ -156,7 +166,7 @@ def _loss(params: Params, x: Hidden) -> Array:
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
 
 
-def _values(shape: tuple[int, ...], dtype: str, scale: float) -> Array:
+def _values(shape: tuple[int, ...], dtype: str, scale: float) -> Made:
     """Returns values around 0 that differ from place to place, without a random generator."""
     size = 1
     for length in shape:

@@ -10,15 +10,19 @@ from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from apss_jax.schema.plan import Recompute
-from profiler.layers import Unit
+from profiler.layers import Given, Unit
 
 SCAN_LAYERS: Final = (2, 4)  # of the two programs whose difference is what a layer keeps
 # A program does at least this share of the products that its weights ask for; XLA counts a few
 # operations more or less than the formula, a program whose work was folded away far less.
 LEAST_WORK_FRACTION: Final = 0.9
+
+
+Parameters = Float[Array, " _"]
+"""All parameters of a device side by side, or one figure of the optimizer for each."""
 
 
 class MissingWork(Exception):
@@ -64,11 +68,11 @@ def passes_of(unit: Unit, recompute: Recompute = "none") -> Passes:
     )
 
 
-def pass_with_residuals(unit: Unit, recompute: Recompute) -> Callable[[Any, Array], Any]:
+def pass_with_residuals(unit: Unit, recompute: Recompute) -> Callable[[Any, Given], Any]:
     """Returns the function from weights and input to the output and the pullback."""
     apply = jax.checkpoint(unit.apply) if recompute == "full" else unit.apply
 
-    def run(weights: Any, given: Array) -> Any:
+    def run(weights: Any, given: Given) -> Any:
         if unit.num_tokens:  # ids have no gradient
             return jax.vjp(lambda w: apply(w, given), weights)
         return jax.vjp(apply, weights, given)
@@ -94,7 +98,7 @@ def update_passes(num_parameters: int, dtype: str) -> Passes:
     return Passes(update, None, None, workspace_bytes(run), flops_of(program), None)
 
 
-def _adam(state: list[Array], gradient: Array) -> tuple[list[Array], Array]:
+def _adam(state: list[Parameters], gradient: Parameters) -> tuple[list[Parameters], Parameters]:
     weight, mean, square = state
     wide = gradient.astype(jnp.float32)
     mean = 0.9 * mean + 0.1 * wide
@@ -157,8 +161,8 @@ def scanned_bytes(unit: Unit) -> int | None:
 
 
 def _scan_workspace_bytes(unit: Unit, layers: int) -> int | None:
-    def loss(weights: Any, given: Array) -> Array:
-        def step(x: Array, own: Any) -> tuple[Array, None]:
+    def loss(weights: Any, given: Given) -> Float[Array, ""]:
+        def step(x: Given, own: Any) -> tuple[Given, None]:
             return unit.apply(own, x).astype(x.dtype), None
 
         return jnp.sum(jax.lax.scan(step, given, weights)[0].astype(jnp.float32))
