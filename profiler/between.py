@@ -113,9 +113,9 @@ def _measure_network(
     transfer_lanes = collective_lanes = None
     lanes = _lanes([a, b])
     if len(lanes) > 1:
-        transfer_lanes = survey.measure("send", lanes, link=name)
+        transfer_lanes = survey.measure("send", lanes, link=name, essential=True)
     if len(rings) > 1:
-        collective_lanes = survey.measure("all_reduce", rings, link=name)
+        collective_lanes = survey.measure("all_reduce", rings, link=name, essential=True)
     survey.add_link(name, Evidence(transfer, collective, transfer_lanes, collective_lanes))
     known = [one for one in (transfer_lanes, transfer) if one is not None and one.samples]
     survey.lane_rates[name] = rate_of(known[0])

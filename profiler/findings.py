@@ -30,6 +30,7 @@ def warnings_of(profile: ClusterProfile) -> list[str]:
         *_short_links(profile),
         *_narrow_slots(profile),
         *_noisy(profile),
+        *_noisy_links(profile),
         *_under_load(profile),
         *_shared_memory(profile),
         *_chosen_adapters(profile),
@@ -125,6 +126,17 @@ def _noisy(profile: ClusterProfile) -> Iterator[str]:
         yield (
             f"{len(noisy)} of {len(spreads)} layer times are noisy: half of the repeats differ by "
             f"over {NOISY_FRACTION:.0%}, at worst {spread:.0%} ({worst.shape})"
+        )
+
+
+def _noisy_links(profile: ClusterProfile) -> Iterator[str]:
+    noisy = [(m.fit.error_fraction or 0.0, m) for m in profile.link_measurements if m.fit]
+    noisy = [(error, m) for error, m in noisy if error > NOISY_FRACTION]
+    for error, measured in sorted(noisy, key=lambda pair: -pair[0])[:MOST_NAMED]:
+        yield (
+            f"{measured.operation} over {len(measured.devices)} devices "
+            f"({measured.link or 'no link'}) is noisy: half of its samples lie over {error:.0%} "
+            "off the line through them"
         )
 
 

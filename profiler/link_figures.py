@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Final
@@ -75,12 +74,6 @@ def is_shared(alone: LinkMeasurement, lanes: LinkMeasurement | None) -> bool:
         return False
     whole = lanes.concurrent_groups * rate_of(lanes)
     return whole < sqrt(lanes.concurrent_groups) * rate_of(alone)
-
-
-def slowest_fit_error(measurements: Sequence[LinkMeasurement]) -> float | None:
-    """Returns the largest of the fits' errors, or None where none is known."""
-    errors = [m.fit.error_fraction for m in measurements if m.fit is not None]
-    return max((error for error in errors if error is not None), default=None)
 
 
 def _rate(alone: LinkMeasurement, lanes: LinkMeasurement | None, *, shared: bool) -> float:

@@ -11,6 +11,7 @@ from workers import run_workers
 from apss_jax import search_plans
 from apss_jax.importers.load import load_model
 from apss_jax.schema.cluster import ClusterProfile
+from apss_jax.schema.plan import Plan
 
 TRIES = 3  # the box shares its processors with whatever else runs
 PORT = 9876
@@ -98,11 +99,14 @@ def test_a_shaped_network_is_measured(megabit: float) -> None:
     assert _is_close(found[-1], megabit), found
     assert _megabits(profile, "intra") > 2 * megabit
     assert profile.links["network"].shared_by_node
-    _cuts_at_the_network(profile)
+    assert _is_cut_at_the_network(_best_plan(profile))
+    inside = profile.links["intra"]
+    unshaped = profile.model_copy(update={"links": {**profile.links, "network": inside}})
+    assert not _is_cut_at_the_network(_best_plan(unshaped))
 
 
-def _cuts_at_the_network(profile: ClusterProfile) -> None:
-    """Checks that the best plan on devices as slow as these links has each stage in one node."""
+def _best_plan(profile: ClusterProfile) -> Plan:
+    """Returns the best plan on devices as slow as these links."""
     (name,) = profile.device_types
     slow = {"peak_flops_per_s": {"fp32": 1e12}, "memory_bytes_per_s": 1e10, "unsupported": ()}
     device = profile.device_types[name].model_copy(update=slow)
@@ -110,12 +114,13 @@ def _cuts_at_the_network(profile: ClusterProfile) -> None:
     result = search_plans(
         load_model("gpt2"), cluster, global_batch=16, seq_len=256, precision="fp32"
     )
-    best = result.plans[0]
-    nodes = [{device // 2 for device in stage.devices} for stage in best.stages]
-    assert best.pipeline_parallel > 1
-    assert all(len(used) == 1 for used in nodes)
-    assert nodes[0] == {0}
-    assert nodes[-1] == {1}
+    return result.plans[0]
+
+
+def _is_cut_at_the_network(plan: Plan) -> bool:
+    """Returns whether each stage, and so each tensor group, is in one of the two nodes."""
+    nodes = [{device // 2 for device in stage.devices} for stage in plan.stages]
+    return plan.pipeline_parallel > 1 and sorted(map(tuple, nodes)) == [(0,), (1,)]
 
 
 @pytest.mark.slow

@@ -138,7 +138,7 @@ def test_what_was_left_out_for_time_is_said() -> None:
     """A run that ends early names what is missing; a whole one has nothing to say."""
     short = surveyed(survey_of([2, 2], _two_levels(2), budget_calls=5))
     (said,) = [note for note in short.notes if note.startswith("links left out for time")]
-    assert "all_reduce over 2 x 2 devices" in said
+    assert "all_reduce over 1 x 2 devices" in said
     assert "--resume" in said
     assert surveyed(survey_of([2, 2], _two_levels(2))).notes == ()
 
@@ -226,9 +226,10 @@ def test_a_slow_network_card_is_told() -> None:
 
 def test_without_time_the_links_still_have_figures() -> None:
     """When the time is up at once, only what planning needs is measured."""
-    found = surveyed(survey_of([2, 2], _two_levels(2), has_time=False))
+    found = surveyed(survey_of([2, 2], _two_levels(2), has_time=False, node_rate=NET))
     assert {m.operation for m in found.measurements} == {"send", "all_reduce"}
     assert found.pair_rates == ()
+    assert found.links["network"].shared_by_node  # both devices at once were measured, too
     assert found.links["network"].bytes_per_s == pytest.approx(NET, rel=0.1)
 
 

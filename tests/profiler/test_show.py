@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from apss_jax.importers.clusters import load_cluster
 from apss_jax.importers.load import load_model
-from apss_jax.schema.cluster import ClusterProfile
-from apss_jax.schema.link_measurements import PairRate
+from apss_jax.schema.cluster import ClusterProfile, Link
+from apss_jax.schema.link_measurements import LinkFit, LinkMeasurement, LinkSample, PairRate
 from apss_jax.schema.machine import DeviceFacts, DeviceState, Machine
 from profiler.findings import warnings_of
 from profiler.mocks import mocked_profile
-from profiler.plots import draw_profile
+from profiler.plots import draw_bandwidth, draw_layers, draw_pairs, draw_profile
 from profiler.points import Axes
 from profiler.show import show_profile
 
@@ -77,6 +78,17 @@ def test_noisy_samples_are_counted() -> None:
     assert "are noisy" in found and "at worst 50%" in found
 
 
+def test_noisy_links_are_named() -> None:
+    """Samples that lie far off their line say little of the link, whatever the line says."""
+    measured = profile().link_measurements
+    (first, *others) = [m.model_copy(update={"provenance": "measured"}) for m in measured]
+    fit = LinkFit(latency_s=1e-5, bus_bytes_per_s=1e9, error_fraction=0.5)
+    noisy = first.model_copy(update={"fit": fit})
+    (found,) = warned(link_measurements=(noisy, *others))
+    assert found.startswith(f"{first.operation} over {len(first.devices)} devices ({first.link})")
+    assert "noisy" in found and "50%" in found
+
+
 def test_load_is_told() -> None:
     """Four busy processes on eight cores are load; one is not."""
     assert warned(machine=Machine(cores=8, load_before=1.0)) == []
@@ -122,6 +134,67 @@ def test_tables_hold_what_was_found() -> None:
     for part in ("Links", "all_reduce over 8 devices", "Layers on H100-SXM5-80GB", "gpt2 layer",
                  "Warnings", "are mocked", "stack only the devices' speed"):  # fmt: skip
         assert part in text
+
+
+def test_tables_hold_the_figures_of_the_profile() -> None:
+    """A link's rate and latency, a layer's times and rate, a message's bus bandwidth."""
+    page = io.StringIO()
+    row = (
+        profile()
+        .measurements[0]
+        .model_copy(update={"forward_s": 2e-3, "backward_s": 4.5e-3, "forward_flops": 1e12})
+    )
+    sample = LinkSample(message_bytes=2**20, median_s=1e-4, fastest_s=9e-5)
+    reduced = LinkMeasurement(operation="all_reduce", devices=(0, 1, 2, 3), samples=(sample,))
+    link = Link(bytes_per_s=123e9, latency_s=7e-6, provenance="measured")
+    links = {**profile().links, "it": link}
+    shown = profile(measurements=(row,), link_measurements=(reduced,), links=links)
+    show_profile(shown, Console(file=page, width=120))
+    text = " ".join(page.getvalue().split())
+    assert "it measured 123 7 us 100%" in text
+    assert "2 ms 4.5 ms 500" in text  # TFLOP/s
+    assert "1 MiB 100 us 90 us 15.7" in text  # 2 x 3/4 of the message in 100 us
+
+
+def _axes() -> Any:
+    return Figure().subplots()
+
+
+def test_bandwidth_is_drawn_over_message_size() -> None:
+    """A line for each operation: sizes to the right, bus bandwidth in GB/s upwards."""
+    samples = tuple(
+        LinkSample(message_bytes=size, median_s=time_s, fastest_s=time_s)
+        for size, time_s in ((2**20, 1e-4), (2**24, 1e-3))
+    )
+    reduced = LinkMeasurement(
+        operation="all_reduce", link="nvlink4", devices=(0, 1), samples=samples
+    )
+    axes = _axes()
+    draw_bandwidth(profile(link_measurements=(reduced,)), axes)
+    (line,) = axes.lines
+    assert line.get_label() == "nvlink4 all_reduce n=2"
+    assert line.get_xdata().tolist() == [2**20, 2**24]
+    assert line.get_ydata() == pytest.approx([2**20 / 1e-4 / 1e9, 2**24 / 1e-3 / 1e9])
+
+
+def test_layers_are_drawn_over_the_micro_batch() -> None:
+    """Both passes in ms, a line for each shape, length and tensor degree."""
+    axes = _axes()
+    draw_layers(profile(), axes)
+    (line,) = [one for one in axes.lines if " gpt2 layer " in one.get_label()]
+    both_s = {r.micro_batch: r.forward_s + r.backward_s for r in rows() if r.shape == "gpt2 layer"}
+    assert line.get_xdata().tolist() == [1, 4]
+    assert line.get_ydata() == pytest.approx([1e3 * both_s[1], 1e3 * both_s[4]])
+
+
+def test_pairs_are_drawn_as_a_map() -> None:
+    """Senders down, receivers across, in GB/s; a device and itself stay empty."""
+    axes = _axes()
+    draw_pairs(profile(pair_rates=_pairs(1e11)), axes)
+    drawn = axes.images[0].get_array()
+    assert drawn.shape == (8, 8)
+    assert (drawn[2, 5], drawn[5, 2]) == (100.0, 400.0)
+    assert drawn.mask.diagonal().all()
 
 
 @pytest.mark.parametrize("has_pairs", [True, False])
