@@ -21,9 +21,9 @@ MOST_ROWS: Final = 60
 HOW_USED: Final = (
     "How a search uses it: under --stack {stack} a measured time is taken as it is; between "
     "measured micro-batches and lengths the ratio to the datasheet is interpolated; beyond them "
-    "the nearest ratio holds and the datasheet gives the shape. Under another stack only the "
-    "devices' speed, the links and the memory carry over. Each plan says what share of it was "
-    "measured."
+    "the nearest ratio holds and the datasheet gives the shape. Layers of other widths take the "
+    "ratios of measured ones of their kind. Under another stack only the devices' speed, the links "
+    "and the memory carry over. Each plan says what share of it was measured."
 )
 
 

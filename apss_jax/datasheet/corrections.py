@@ -10,27 +10,14 @@ from jaxtyping import Bool, Float
 
 from apss_jax.datasheet.collectives import CommValues
 from apss_jax.datasheet.grid import Grid
-from apss_jax.datasheet.measured import Anchor, Found, find
+from apss_jax.datasheet.measured import Found
+from apss_jax.datasheet.relatives import Family
 from apss_jax.datasheet.tensor_links import TENSOR, TensorLinks
 from apss_jax.datasheet.unit_costs import UnitCosts
 from apss_jax.datasheet.work import Work
-from apss_jax.schema.cluster import ClusterProfile, LayerMeasurement, LayerShape
 from apss_jax.schema.tables import PASSES, Setting
-from apss_jax.schema.workload import Workload
 
 SettingFlags = Bool[np.ndarray, "settings 1"]
-
-
-def measurements_of(
-    shape: LayerShape, cluster: ClusterProfile, workload: Workload
-) -> dict[str, list[LayerMeasurement]]:
-    """Returns the measurements of one shape in the workload's precision, by device type."""
-    names = {name for name, other in cluster.shapes.items() if other == shape}
-    found: dict[str, list[LayerMeasurement]] = {}
-    for row in cluster.measurements:
-        if row.shape in names and row.precision == workload.precision:
-            found.setdefault(row.device_type, []).append(row)
-    return found
 
 
 def with_collectives(
@@ -65,9 +52,9 @@ def beside_collectives(costs: UnitCosts, links: TensorLinks, grid: Grid) -> Unit
 
 @dataclass(frozen=True)
 class MeasuredUnit:
-    """One kind of unit with its anchors by device type; remembers what it has looked up."""
+    """One kind of unit with what was measured; remembers what it has looked up."""
 
-    anchors: tuple[tuple[Anchor, ...], ...]  # one list for each device type, empty without any
+    families: tuple[Family | None, ...]  # one for each device type, None without measurements
     seq_len: int
     has_experts: bool
     is_same_stack: bool  # as the one that ran; else only the device's speed carries over
@@ -76,7 +63,7 @@ class MeasuredUnit:
     @property
     def exists(self) -> bool:
         """Returns whether anything was measured."""
-        return any(self.anchors)
+        return any(self.families)
 
     def applied(
         self, costs: UnitCosts, settings: Sequence[Setting], grid: Grid, links: TensorLinks
@@ -85,12 +72,14 @@ class MeasuredUnit:
         if not self.exists:
             return costs
         columns = _Columns.like(costs.work)
-        flags = np.zeros((len(settings), len(PASSES), len(self.anchors)), dtype=bool)
+        flags = np.zeros((len(settings), len(PASSES), len(self.families)), dtype=bool)
         contains_comm = np.zeros((len(settings), 1), dtype=bool)
         kept = np.full((len(settings), 1), np.nan)
-        for device_type, anchors in enumerate(self.anchors):
-            for i, setting in enumerate(settings if anchors else ()):
-                found = self._found(device_type, setting)
+        for device_type, family in enumerate(self.families):
+            if family is None:
+                continue
+            for i, setting in enumerate(settings):
+                found = self._found(device_type, family, setting)
                 columns.put((i, device_type), found, with_host=self.is_same_stack)
                 is_whole = self._ran_like(setting)
                 flags[i, 0, device_type] = found.forward_measured and is_whole
@@ -107,12 +96,11 @@ class MeasuredUnit:
         work = columns.corrected(costs.work)
         return replace(costs, work=work, saved_bytes=saved_bytes, is_measured=flags)
 
-    def _found(self, device_type: int, setting: Setting) -> Found:
+    def _found(self, device_type: int, family: Family, setting: Setting) -> Found:
         point = (setting.tensor_parallel, setting.micro_batch)
         key = (device_type, *point, setting.recompute)
         if key not in self._known:
-            anchors = self.anchors[device_type]
-            self._known[key] = find(anchors, *point, self.seq_len, setting.recompute)
+            self._known[key] = family.find(*point, self.seq_len, setting.recompute)
         return self._known[key]
 
     def _ran_like(self, setting: Setting) -> bool:

@@ -85,6 +85,18 @@ class Kinds:
             return head_costs(self.hidden_size, vocab_size, self.model, grid, rates)
         return layer_costs(self._facts[kind - 1], grid, rates)
 
+    def costs_of(self, shape: LayerShape, grid: Grid, rates: Rates) -> UnitCosts:
+        """Returns what the datasheet says about a part of this model, or one with other widths."""
+        if shape.layer is not None:
+            return layer_costs(facts_of(shape.layer, shape.hidden_size), grid, rates)
+        vocab_size = shape.vocab_size or self.embedding.vocab_size
+        embedding = self.embedding.model_copy(update={"vocab_size": vocab_size})
+        widths = {"hidden_size": shape.hidden_size, "embedding": embedding}
+        model = self.model.model_copy(update=widths)
+        if shape.part == "embedding":
+            return embedding_costs(shape.hidden_size, embedding, model, grid, rates)
+        return head_costs(shape.hidden_size, vocab_size, model, grid, rates)
+
     def tied_parameters(self, grid: Grid) -> SettingColumn:
         """Returns what the head's device holds of the token table, apart from the embedding's."""
         return tied_parameters(self.hidden_size, self.embedding.vocab_size, self.model, grid)

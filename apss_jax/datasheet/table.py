@@ -11,7 +11,6 @@ import numpy as np
 from apss_jax.datasheet.corrections import (
     MeasuredUnit,
     beside_collectives,
-    measurements_of,
     with_collectives,
 )
 from apss_jax.datasheet.grid import Grid, grid_of, measured_grid
@@ -19,10 +18,18 @@ from apss_jax.datasheet.kinds import Kinds
 from apss_jax.datasheet.layer_table import row_tables
 from apss_jax.datasheet.measured import Anchor, anchors_of
 from apss_jax.datasheet.rates import Rates, rates_of
+from apss_jax.datasheet.relatives import (
+    Family,
+    Member,
+    Relative,
+    carried_over,
+    relatives,
+    size_of,
+)
 from apss_jax.datasheet.tensor_links import TensorLinks
 from apss_jax.datasheet.unit_costs import UnitCosts
 from apss_jax.datasheet.work import Values
-from apss_jax.schema.cluster import ClusterProfile, LayerMeasurement
+from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.model import Model
 from apss_jax.schema.stack import Stack
 from apss_jax.schema.tables import Setting, UnitTable
@@ -60,6 +67,14 @@ class UnitTables:
         kinds = [self._costs(kind, settings, grid) for kind in range(self._kinds.count)]
         costs = self._kinds.with_sides(kinds, grid, self._rates)
         return self._placed(costs, settings, grid)
+
+    @property
+    def carried_over(self) -> list[str]:
+        """Returns in words which measured shapes stand for parts that were not measured."""
+        if self.model.table is not None or not self.cluster.measurements:
+            return []
+        shapes = [self._kinds.shape(kind) for kind in range(self._kinds.count)]
+        return carried_over(shapes, self.cluster, self.workload)
 
     def _costs(self, kind: int, settings: Sequence[Setting], grid: Grid) -> UnitCosts:
         computed = self._kinds.costs(kind, grid, self._rates)
@@ -130,26 +145,27 @@ class UnitTables:
         return [self._measured_unit(kind) for kind in range(self._kinds.count)]
 
     def _measured_unit(self, kind: int) -> MeasuredUnit:
-        rows = measurements_of(self._kinds.shape(kind), self.cluster, self.workload)
         types = self.cluster.used_types
         return MeasuredUnit(
-            anchors=tuple(
-                self._anchors(kind, rows.get(name, []), i) for i, name in enumerate(types)
-            ),
+            families=tuple(self._family(kind, name, i) for i, name in enumerate(types)),
             seq_len=self.workload.seq_len,
             has_experts=self._kinds.has_experts(kind),
             is_same_stack=self.measured_stack in (None, self.stack),
         )
 
-    def _anchors(
-        self, kind: int, rows: Sequence[LayerMeasurement], device_type: int
-    ) -> tuple[Anchor, ...]:
-        if not rows:
-            return ()
-        points = measured_grid(rows, self.workload.precision)
-        costs = self._kinds.costs(kind, points, self._measured_rates)
-        included = np.array([[row.tensor_comm_included] for row in rows])
+    def _family(self, kind: int, name: str, device_type: int) -> Family | None:
+        shape = self._kinds.shape(kind)
+        found = relatives(shape, self.cluster, self.workload, name)
+        if not found:
+            return None
+        members = tuple(Member(one.size, self._anchors(one, device_type)) for one in found)
+        return Family(members, size_of(shape), is_same=found[0].shape == shape)
+
+    def _anchors(self, one: Relative, device_type: int) -> tuple[Anchor, ...]:
+        points = measured_grid(one.rows, self.workload.precision)
+        costs = self._kinds.costs_of(one.shape, points, self._measured_rates)
+        included = np.array([[row.tensor_comm_included] for row in one.rows])
         if included.any():
             costs = with_collectives(costs, self._links, points, included)
         counted_bytes = costs.saved_bytes / self._measured_rates.activation_factor
-        return tuple(anchors_of(rows, costs.work, counted_bytes, device_type))
+        return tuple(anchors_of(one.rows, costs.work, counted_bytes, device_type))

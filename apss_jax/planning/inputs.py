@@ -74,7 +74,9 @@ def gather_inputs(
     software = _stack(profile, stack, assumptions)
     trained = _trained(trained, software, assumptions)
     workload = Workload(global_batch=global_batch, seq_len=tokens, precision=chosen)
-    return Inputs(trained, profile, workload, software, tuple(dict.fromkeys(assumptions)))
+    found = Inputs(trained, profile, workload, software)
+    assumptions += found.unit_tables.carried_over
+    return replace(found, assumptions=tuple(dict.fromkeys(assumptions)))
 
 
 def _require_rows(model: Model, cluster: ClusterProfile) -> None:
