@@ -75,6 +75,29 @@ def test_a_plan_says_what_share_was_measured(
     assert plan.provenance["measured"] == pytest.approx(share)
 
 
+def test_another_model_takes_the_ratios_of_a_profile_and_says_so() -> None:
+    """GPT-2 medium on measurements of GPT-2: that they are slow carries over, none is its own."""
+    profile = mocked()
+    rows = [
+        row.model_copy(
+            update={"forward_s": 1.4 * row.forward_s, "backward_s": 1.4 * row.backward_s}
+        )
+        for row in profile.measurements
+        if row.backward_s is not None
+    ]
+    slower = profile.model_copy(update={"measurements": tuple(rows)})
+    usual, slow = (
+        estimate_plan(load_model("gpt2-medium"), one, Layout(1, 1, 8, micro_batch=1),
+                      global_batch=32, seq_len=1024)
+        for one in (profile, slower)
+    )  # fmt: skip
+    (before,), (after,) = usual.plan.stages, slow.plan.stages
+    assert after.forward_s == pytest.approx(1.4 * before.forward_s, rel=0.01)
+    assert slow.plan.provenance["measured"] == 0.0
+    (said,) = [text for text in slow.assumptions if "were not measured" in text]
+    assert "gpt2 layer" in said and "H100-SXM5-80GB" in said
+
+
 def test_another_stack_takes_links_and_memory_over() -> None:
     """Under another stack the capacity is the profile's."""
     small = mocked()
