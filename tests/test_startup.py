@@ -48,6 +48,7 @@ def test_a_heavy_import_would_be_seen() -> None:
         ("calibrate", "--runs"),
         ("train", "--objective"),
         ("trial", "--plan"),
+        ("cli.fit", "--dry-run"),
     ],
 )
 def test_help_is_light(command: str, flag: str) -> None:
