@@ -6,8 +6,9 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -51,10 +52,9 @@ class Document(Part):
         """Returns the validated document; raises `InputError` naming each wrong key."""
         if not isinstance(data, dict):
             raise mistake("(whole file)", data, "must be a JSON object", _expected(cls), file=file)
-        body = dict(data)
-        found = body.pop("schema", None)
-        if found != cls.SCHEMA:
-            raise wrong_schema(cls, found, file=file)
+        if "schema" not in data:
+            raise wrong_schema(cls, None, file=file)
+        body = _without_schemas(cls, data, file)
         try:
             return cls.model_validate_json(json.dumps(body))
         except ValidationError as error:
@@ -63,6 +63,35 @@ class Document(Part):
     def to_json(self) -> dict[str, Any]:
         """Returns the document as JSON data, defaults left out."""
         return {"schema": self.SCHEMA, **self.model_dump(mode="json", exclude_defaults=True)}
+
+
+def _without_schemas(cls: type[Document], data: dict[str, Any], file: str | None) -> dict[str, Any]:
+    """Returns a document's data without `schema`, in the documents inside it, too.
+
+    One inside needs none, but has its own where it has one.
+    """
+    found = data.get("schema", cls.SCHEMA)
+    if found != cls.SCHEMA:
+        raise wrong_schema(cls, found, file=file)
+    body = {key: value for key, value in data.items() if key != "schema"}
+    for name, inner in _documents_in(cls):
+        value = body.get(name)
+        if isinstance(value, dict):
+            body[name] = _without_schemas(inner, value, file)
+        elif isinstance(value, list):
+            body[name] = [
+                _without_schemas(inner, each, file) if isinstance(each, dict) else each
+                for each in value
+            ]
+    return body
+
+
+def _documents_in(cls: type[Document]) -> Iterator[tuple[str, type[Document]]]:
+    """Yields the fields that hold a document, or a tuple of some."""
+    for name, field in cls.model_fields.items():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Document):
+                yield name, kind
 
 
 def wrong_schema(cls: type[Document], found: object, *, file: str | None) -> InputError:
