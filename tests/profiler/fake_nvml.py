@@ -54,14 +54,17 @@ class FakeLibrary:
         init_status: int = 0,
         topology: int = 10,
         lost: tuple[str, ...] = (),  # functions that an older library lacks
+        forbidden: tuple[str, ...] = (),  # functions that a container or an administrator forbids
     ) -> None:
         self.devices, self.init_status, self.level = devices, init_status, topology
-        self.lost = lost
+        self.lost, self.forbidden = lost, forbidden
 
     def __getattr__(self, name: str) -> Function:
         """Returns a function; the wrapper takes `AttributeError` for one that is missing."""
         if name.startswith("_") or name in self.lost or not hasattr(type(self), f"_f_{name}"):
             raise AttributeError(name)
+        if name in self.forbidden:
+            return Function(lambda *_: int(pynvml.NVML_ERROR_NO_PERMISSION))
         return Function(getattr(self, f"_f_{name}"))
 
     def _device(self, handle: Any) -> dict[str, Any]:

@@ -55,8 +55,9 @@ class FakeCuda:
 
     def cuDeviceGetPCIBusId(self, text: Any, size: int, handle: Any) -> int:
         """Gives the place on the bus."""
-        text.value = self.devices[handle.value]["bus"].encode()
-        return 0
+        bus = self.devices[handle.value].get("bus")
+        text.value = (bus or "").encode()
+        return 0 if bus else 1
 
 
 def imitate(

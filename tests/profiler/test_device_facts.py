@@ -50,6 +50,48 @@ def test_what_is_not_supported_is_unknown(monkeypatch: pytest.MonkeyPatch) -> No
     assert (facts.nvlink_bytes_per_s, facts.idle_state.power_w) == (None, None)
 
 
+ASKED = sorted(
+    name.removeprefix("_f_")
+    for name in vars(FakeLibrary)
+    if name.startswith("_f_nvmlDeviceGet") and "Handle" not in name and "Count" not in name
+)
+TOLD_BY = {  # what each question is for
+    "nvmlDeviceGetCudaComputeCapability": "compute_capability",
+    "nvmlDeviceGetCurrPcieLinkGeneration": "pcie_generation",
+    "nvmlDeviceGetCurrPcieLinkWidth": "pcie_width",
+    "nvmlDeviceGetMaxPcieLinkGeneration": "max_pcie_generation",
+    "nvmlDeviceGetMaxPcieLinkWidth": "max_pcie_width",
+    "nvmlDeviceGetMigMode": "mig_enabled",
+    "nvmlDeviceGetNvLinkState": "nvlinks",
+    "nvmlDeviceGetPciInfo_v3": "pci_bus_id",
+    "nvmlDeviceGetUUID": "uuid",
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("how", ["forbidden", "lost"])
+def test_each_question_may_stay_without_answer(
+    name: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is forbidden, or that a library lacks, leaves its own field unknown, no other."""
+    whole = _facts(monkeypatch, H200, bytes_limit=100)
+    nvml = _nvml(monkeypatch, H200, **{how: (name,)})
+    (one,) = joined(
+        [FakeDevice(0, bytes_limit=100)], [0], nvml, lambda _: Identity((H200["uuid"],))
+    )
+    found = device_facts(one, nvml, 1)
+    differ = {key for key in type(whole).model_fields if getattr(found, key) != getattr(whole, key)}
+    if name in TOLD_BY:
+        assert differ == {TOLD_BY[name]}
+        assert getattr(found, TOLD_BY[name]) is None
+    elif name == "nvmlDeviceGetMemoryInfo":
+        assert (found.memory_bytes, found.memory_source) == (100, "JAX's allocator")
+    elif name == "nvmlDeviceGetName":
+        assert found.name == "kind 0"  # as JAX calls it
+    else:
+        assert differ <= {"idle_state"}
+
+
 def test_throttling_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """An older driver knows the reasons by another name, which is asked too."""
     assert _facts(monkeypatch, L40S).idle_state.throttle_reasons == ("idle", "power cap")

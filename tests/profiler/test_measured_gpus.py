@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from builders import tiny_model
-from fake_nvml import H200, L40S
+from fake_nvml import H200, L40S, SLICE
 from imitated_gpus import imitate
 from import_graph import ROOT
 from workers import free_port, run_workers
@@ -21,6 +21,7 @@ from profiler.answers import run
 from profiler.bench import FORCED_DEVICES, bench_at_hand
 from profiler.budget import Budget
 from profiler.cli import app
+from profiler.device_types import Probed
 from profiler.points import Axes, planned, subjects_of
 from profiler.session import Request, Session
 from profiler.timing import Stopwatch
@@ -142,6 +143,20 @@ def _points_of_two_types(profile: ClusterProfile) -> dict[str, set[str]]:
         assert row.state.clock_hz == pytest.approx(clocks[row.device_type])
         points[row.device_type].add(row.shape)
     return points
+
+
+def test_a_slice_is_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's UUID of a slice is NVML's name of it; its rates are probed, its memory told."""
+    imitate(monkeypatch, [SLICE], [SLICE["name"]])
+    probed = Probed(flops_per_s=1e14, memory_bytes_per_s=1e12)
+    monkeypatch.setattr("profiler.bench.probe_device", lambda *_: lambda precision: probed)
+    bench = bench_at_hand(budget=Budget.of_minutes(1.0), peaks=False)
+    (facts,) = bench.device_facts
+    assert (facts.uuid, facts.memory_bytes) == (SLICE["uuid"], 20 * 2**30)
+    (named,) = bench.types.values()
+    assert named.library is None
+    assert named.device_type.memory_bytes == 20 * 2**30
+    assert named.device_type.peak_flops_per_s == {"bf16": 1e14}
 
 
 PROCESS = """
