@@ -95,9 +95,12 @@ def test_a_slow_pair_inside_a_node_is_told() -> None:
     assert said.endswith("19.9 Gbit/s")  # a quarter of 80, less what the latency takes
 
 
-@pytest.mark.parametrize(("size", "pair"), [(4, (5, 6)), (16, (20, 21))])
+@pytest.mark.parametrize(("size", "pair"), [(4, (5, 6)), (4, (5, 7)), (16, (20, 22))])
 def test_a_slow_pair_of_any_node_is_named(size: int, pair: tuple[int, int]) -> None:
-    """Also in the second of two equal nodes, and among more devices than all pairs are tried of."""
+    """Also in the second of two equal nodes, whether its ring passes the pair or not.
+
+    Of sixteen devices each is tried with the next two alone.
+    """
 
     def rate(a: int, b: int) -> float:
         if a // size != b // size:
