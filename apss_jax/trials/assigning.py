@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Final, NamedTuple
 
 from apss_jax.schema.errors import InputError, mistake
 from apss_jax.schema.layers import Attention, DenseMlp
@@ -15,31 +15,36 @@ from apss_jax.trials.assignment import Assignment, Sizes
 SCHEDULES: Final = ("1f1b", "gpipe")
 # Emulated passes: long enough that a sleep's inaccuracy and the real work of a tiny model are
 # nothing beside them.
-LONGEST_EMULATED_S: Final = 0.15
-EMULATED_LAYER_S: Final = 0.01  # forward, where the plan does not say what stages take
+LONGEST_EMULATED_S: Final = 0.5
 TINY: Final = Sizes(hidden_size=32, num_heads=2, intermediate_size=64, vocab_size=64, seq_len=16)
 
 
-def assignment_of(
-    plan: Plan, sizes: Sizes, *, steps: int, emulate: bool, file: str | None = None
-) -> Assignment:
-    """Returns the work of one plan; raises `InputError` for what a trial cannot run."""
-    _refuse(plan, file)
-    layers = tuple(stage_layers(plan))
-    forward_s, backward_s = emulated_times_s(plan, layers) if emulate else (None, None)
-    return Assignment(
-        schedule=plan.schedule,
-        num_micro_batches=plan.num_micro_batches,
-        micro_batch=1 if emulate else plan.micro_batch,
-        data_parallel=1 if emulate else plan.data_parallel,
-        tensor_parallel=1 if emulate else plan.tensor_parallel,
-        recompute=plan.recompute == "full",
-        layers=layers,
-        sizes=asdict(TINY if emulate else sizes),
-        steps=steps,
-        emulated_forward_s=forward_s,
-        emulated_backward_s=backward_s,
-    )
+def assignments_of(
+    plans: Sequence[Plan], sizes: Sizes, *, steps: int, emulate: bool, file: str | None = None
+) -> list[Assignment]:
+    """Returns the work of each plan; raises `InputError` for what a trial cannot run.
+
+    Emulated passes of all plans have one scale, so that steps tell which plan is best.
+    """
+    for plan in plans:
+        _refuse(plan, file)
+    emulated = emulated_times_s(plans) if emulate else [None] * len(plans)
+    return [
+        Assignment(
+            schedule=plan.schedule,
+            num_micro_batches=plan.num_micro_batches,
+            micro_batch=1 if emulate else plan.micro_batch,
+            data_parallel=1 if emulate else plan.data_parallel,
+            tensor_parallel=1 if emulate else plan.tensor_parallel,
+            recompute=plan.recompute == "full",
+            layers=tuple(stage_layers(plan)),
+            sizes=asdict(TINY if emulate else sizes),
+            steps=steps,
+            emulated_forward_s=times.forward_s if times else None,
+            emulated_backward_s=times.backward_s if times else None,
+        )
+        for plan, times in zip(plans, emulated, strict=True)
+    ]
 
 
 def stage_layers(plan: Plan) -> list[int]:
@@ -47,22 +52,42 @@ def stage_layers(plan: Plan) -> list[int]:
     return [sum(chunk.num_layers for chunk in stage.chunks) for stage in plan.stages]
 
 
-def emulated_times_s(
-    plan: Plan, layers: Sequence[int]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns what forward and backward passes take: as the plan says, the longest a fixed time.
+class PassTimes(NamedTuple):
+    """What the passes of each stage take."""
 
-    A plan without times takes one for each layer.
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+
+    def times(self, factor: float) -> PassTimes:
+        """Returns the times on another scale."""
+        forward, backward = (tuple(factor * t for t in times) for times in self)
+        return PassTimes(forward, backward)
+
+
+def emulated_times_s(plans: Sequence[Plan]) -> list[PassTimes]:
+    """Returns what passes take: as the plans say, the longest of all a fixed time.
+
+    Where one of the plans has no times, every layer of all of them takes the same.
     """
-    forward = [stage.forward_s for stage in plan.stages]
-    backward = [stage.backward_s for stage in plan.stages]
-    known_f = [time_s for time_s in forward if time_s]
-    known_b = [time_s for time_s in backward if time_s]
-    if len(known_f) < len(layers) or len(known_b) < len(layers):
-        known_f = [EMULATED_LAYER_S * max(count, 1) for count in layers]
-        known_b = [2 * time_s for time_s in known_f]
-    scale = LONGEST_EMULATED_S / max(*known_f, *known_b)
-    return tuple(scale * t for t in known_f), tuple(scale * t for t in known_b)
+    told = [_told_times(plan) for plan in plans]
+    known = [times for times in told if times is not None]
+    if len(known) < len(plans):
+        known = [_equal_layers(plan) for plan in plans]
+    scale = LONGEST_EMULATED_S / max(max(*one.forward_s, *one.backward_s) for one in known)
+    return [one.times(scale) for one in known]
+
+
+def _told_times(plan: Plan) -> PassTimes | None:
+    forward = tuple(stage.forward_s for stage in plan.stages if stage.forward_s)
+    backward = tuple(stage.backward_s for stage in plan.stages if stage.backward_s)
+    if len(forward) < len(plan.stages) or len(backward) < len(plan.stages):
+        return None
+    return PassTimes(forward, backward)
+
+
+def _equal_layers(plan: Plan) -> PassTimes:
+    forward = tuple(float(max(count, 1)) for count in stage_layers(plan))
+    return PassTimes(forward, tuple(2 * time_s for time_s in forward))
 
 
 def sizes_of(model: Model, seq_len: int) -> Sizes:

@@ -10,7 +10,7 @@ from typing import Final
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.plan import Plan
 from apss_jax.schema.trial import PlanTrial, Trial
-from apss_jax.trials.assigning import assignment_of
+from apss_jax.trials.assigning import assignments_of
 from apss_jax.trials.assignment import Assignment, Sizes
 from apss_jax.trials.launch import Devices, devices_at_hand, run_assignment
 from apss_jax.trials.outcome import outcome_of
@@ -39,10 +39,7 @@ def try_plans(plans: Sequence[Plan], wish: Wish, *, file: str, tell: TellFn) -> 
     Every plan is checked before the first one runs.
     """
     devices = devices_at_hand()
-    work = [
-        assignment_of(plan, wish.sizes, steps=wish.steps, emulate=wish.emulate, file=file)
-        for plan in plans
-    ]
+    work = assignments_of(plans, wish.sizes, steps=wish.steps, emulate=wish.emulate, file=file)
     for plan, assignment in zip(plans, work, strict=True):
         _refuse_missing_devices(plan, assignment, devices, file)
     load_before = _load()

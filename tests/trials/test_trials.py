@@ -14,7 +14,7 @@ from apss_jax.cli.trial import app
 from apss_jax.importers.load import load_model
 from apss_jax.schema.errors import InputError
 from apss_jax.schema.plan import Plan
-from apss_jax.trials.assigning import LONGEST_EMULATED_S, assignment_of, sizes_of
+from apss_jax.trials.assigning import LONGEST_EMULATED_S, assignments_of, sizes_of
 from apss_jax.trials.assignment import Assignment, Sizes, StageRecord, StepRecord
 from apss_jax.trials.gpt import stage_parameters, through_stage, training_text
 from apss_jax.trials.launch import Devices, run_assignment
@@ -23,17 +23,18 @@ from apss_jax.trials.running import Wish, try_plans
 
 SMALL = Sizes(hidden_size=16, num_heads=2, intermediate_size=32, vocab_size=32, seq_len=8)
 GATE = 0.15  # of the median error of emulated plans, on a machine that others use too
-UNEVEN = (
-    ((2, 2, 2, 2), None),
-    ((3, 2, 2, 1), None),
-    ((1, 2, 2, 3), None),
+UNEVEN = (  # layers of each stage, and what each layer takes there
+    ((3, 2, 2, 1), (1.0, 1.0, 1.0, 1.0)),
+    ((2, 2, 2, 2), (1.0, 1.0, 1.0, 1.0)),
+    ((1, 2, 2, 3), (1.0, 1.0, 1.0, 1.0)),
     ((3, 3, 1, 1), (1.0, 1.0, 2.0, 2.0)),
-    ((5, 3), (1.0, 1.5)),
+    ((5, 3), (0.7, 1.0)),
 )
+EVEN = 2  # the rank of the plan whose stages are even: by (8 - 1) max + sum, 24 % ahead of the next
 
 
 def _assignment(layers: tuple[int, ...], **changes: object) -> Assignment:
-    found = assignment_of(plan_of(layers), SMALL, steps=3, emulate=False)
+    (found,) = assignments_of([plan_of(layers)], SMALL, steps=3, emulate=False)
     return replace(found, **changes)
 
 
@@ -58,18 +59,28 @@ def test_the_model_does_not_depend_on_its_cuts() -> None:
 def test_emulated_times_keep_their_proportions() -> None:
     """The longest pass takes a fixed time, the others as much less as in the plan."""
     plan = plan_of((3, 1), layer_s=(1.0, 6.0))
-    found = assignment_of(plan, SMALL, steps=1, emulate=True)
+    (found,) = assignments_of([plan], SMALL, steps=1, emulate=True)
     assert found.emulated_backward_s == pytest.approx((LONGEST_EMULATED_S / 2, LONGEST_EMULATED_S))
     assert found.emulated_forward_s == pytest.approx(
         (LONGEST_EMULATED_S / 4, LONGEST_EMULATED_S / 2)
     )
 
 
-def test_a_plan_without_times_takes_one_for_each_layer() -> None:
-    """Stages of 3 and 1 layers take 3 to 1 where the plan does not say."""
-    found = assignment_of(plan_of((3, 1)), SMALL, steps=1, emulate=True)
-    assert found.emulated_forward_s is not None
-    assert found.emulated_forward_s[0] == pytest.approx(3 * found.emulated_forward_s[1])
+def test_emulated_plans_have_one_scale() -> None:
+    """A plan whose longest pass is half as long as another's stays so: their steps compare."""
+    plans = [plan_of((2, 2), layer_s=(1.0, 1.0)), plan_of((1, 3), layer_s=(1.0, 4 / 3))]
+    even, uneven = assignments_of(plans, SMALL, steps=1, emulate=True)
+    assert uneven.emulated_backward_s == pytest.approx((LONGEST_EMULATED_S / 4, LONGEST_EMULATED_S))
+    assert even.emulated_backward_s == pytest.approx((LONGEST_EMULATED_S / 2,) * 2)
+
+
+def test_without_times_in_one_plan_all_layers_take_the_same() -> None:
+    """Stages of 3 and 1 layers take 3 to 1, also in plans that say other times."""
+    plans = [plan_of((3, 1)), plan_of((1, 2), layer_s=(9.0, 1.0))]
+    for found, ratio in zip(
+        assignments_of(plans, SMALL, steps=1, emulate=True), (3.0, 0.5), strict=True
+    ):
+        assert found.emulated_forward_s[0] == pytest.approx(ratio * found.emulated_forward_s[1])
 
 
 def test_a_model_gives_its_widths() -> None:
@@ -123,7 +134,31 @@ def test_what_a_trial_cannot_run_is_refused(changes: dict[str, object], key: str
     """The message names what the plan has that a trial does not."""
     plan = plan_of((1, 1)).model_copy(update=changes)
     with pytest.raises(InputError, match=key):
-        assignment_of(plan, SMALL, steps=1, emulate=False)
+        assignments_of([plan], SMALL, steps=1, emulate=False)
+
+
+def _ran(step_s: float, solo_s: float) -> list[StageRecord]:
+    """Returns two stages whose passes take so long in the step and alone."""
+    records = [_record(step_s, solo_s, 1e-9), _record(step_s, solo_s, None)]
+    length_s = 10 * step_s  # 4 x 2 passes, and those of the other stage at the ends
+    steps = [tuple(replace(s, end_s=length_s) for s in one.steps) for one in records]
+    return [replace(one, steps=s) for one, s in zip(records, steps, strict=True)]
+
+
+@pytest.mark.parametrize("shown", [1, 3])
+def test_the_best_plan_is_that_of_the_shortest_step(
+    shown: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measured and predicted best may differ: each is named by its rank, wherever it stands."""
+    ran = iter([_ran(0.3, 0.2), _ran(0.1, 0.15), _ran(0.2, 0.1)])
+    monkeypatch.setattr("apss_jax.trials.running.run_assignment", lambda *_: next(ran))
+    file = tmp_path / "result.json"
+    plans = [plan_of((1, 1), micro_batches=4, rank=rank) for rank in (1, 2, 3)]
+    file.write_text(json.dumps(_search_result(plans)))
+    assert run(app, ["--plan", str(file), "--top", str(shown), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = {1: (1, 1), 3: (2, 3)}[shown]
+    assert (found["best"], found["predicted_best"]) == expected
 
 
 def test_too_few_devices_are_told_before_anything_runs() -> None:
@@ -166,7 +201,7 @@ def test_emulated_plans_take_what_is_predicted(
     plans = [plan_of(n, layer_s=s, rank=i + 1) for i, (n, s) in enumerate(UNEVEN)]
     file = tmp_path / "result.json"
     file.write_text(json.dumps(_search_result(plans)))
-    code = run(app, ["--plan", str(file), "--top", "5", "--emulate", "--json"])
+    code = run(app, ["--plan", str(file), "--top", "5", "--steps", "3", "--emulate", "--json"])
     out = capsys.readouterr().out
     assert code == 0
     found = json.loads(out)
@@ -174,6 +209,8 @@ def test_emulated_plans_take_what_is_predicted(
     assert len(errors) == len(UNEVEN)
     assert median(errors) < GATE, errors
     assert found["emulated"]
+    assert found["predicted_best"] == EVEN
+    assert found["best"] == EVEN
 
 
 def _search_result(plans: list[Plan]) -> dict[str, object]:
