@@ -225,8 +225,9 @@ def test_links_killed_half_way_are_gone_on_with(folder: Path) -> None:
     _, said = process.communicate(timeout=240)
     assert process.returncode == 0, said
     after = read_document(ClusterProfile, out)
-    assert after.link_measurements[0].samples == before.link_measurements[0].samples
-    assert {m.operation for m in after.link_measurements} >= {"send", "exchange", "all_to_all"}
+    kept = {sample for m in before.link_measurements for sample in m.samples}
+    assert kept < {sample for m in after.link_measurements for sample in m.samples}
+    assert {m.operation for m in after.link_measurements} >= {"send", "all_reduce"}
     assert not [note for note in after.notes if "not all measured yet" in note]
 
 
@@ -248,7 +249,7 @@ def _wait_for(happened: Callable[[], object]) -> None:
 def test_ctrl_c_on_a_real_run_keeps_what_is_measured(folder: Path) -> None:
     """Once the file has a point, an interrupt ends the run with 130 and a file to go on with."""
     out = folder / "cluster_profile.json"
-    process = _python("--minutes", "5", *SHORT)
+    process = _python("--minutes", "5", "--cpu-devices", "1", *SHORT)
     _wait_for(lambda: out.exists() and read_document(ClusterProfile, out).measurements)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
