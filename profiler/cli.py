@@ -83,13 +83,15 @@ def measure_command(
 
 def measured(request: Request, bench: Bench) -> Answer:
     """Returns the answer of a run; an interrupt ends it early and keeps what there is."""
+    from profiler.interrupts import heeded
     from profiler.progress import Bar
     from profiler.session import Session
 
     bar = Bar.on_stderr()
-    session, code = Session(request, bench, bar), ANSWERED
+    session, code = Session(request, bench), ANSWERED
     try:
-        session.run()
+        with heeded(bar) as session.progress:
+            session.run()
     except KeyboardInterrupt:
         code = INTERRUPTED
         note(f"Interrupted: {request.out} has what was measured; go on with --resume")
