@@ -24,6 +24,7 @@ SMI_LINE: Final = re.compile(r"GPU (\d+): (.+?) \(UUID: (\S+?)\)")
 TOPO_ROW: Final = re.compile(r"^\s*GPU(\d+)\s+(.*)$", re.MULTILINE)
 NODE: Final = r"[\w.-]*(?:\[[\d,-]+\][\w.-]*)?"
 NODE_LIST: Final = re.compile(f"{NODE}(?:,{NODE})*")
+DIGITS: Final = re.compile(r"[0-9]{1,9}")
 NAME_RANGE: Final = re.compile(r"([^\[\],]*)\[([^\]]+)\]([^\[\],]*)|([^\[\],]+)")
 
 
@@ -136,6 +137,9 @@ def _node_list(text: str, file: str | None) -> list[str]:
     for match in NAME_RANGE.finditer(text):
         before, inside, after, plain = match.groups()
         found += [plain] if plain else (f"{before}{n}{after}" for n in _numbers(inside, file))
+        if len(found) > MAX_HOSTS:
+            rule = f"names more than {MAX_HOSTS} hosts"
+            raise mistake("SLURM_JOB_NODELIST", text, rule, "Correct it", file=file)
     if not found or not all(HOST.fullmatch(name) for name in found):
         raise mistake("SLURM_JOB_NODELIST", text, "is no node list", "Correct it", file=file)
     return found
@@ -144,7 +148,7 @@ def _node_list(text: str, file: str | None) -> list[str]:
 def _numbers(text: str, file: str | None) -> Iterator[str]:
     for piece in text.split(","):
         first, dash, last = piece.partition("-")
-        numbers = first.isdigit() and (last.isdigit() if dash else True)
+        numbers = DIGITS.fullmatch(first) and (DIGITS.fullmatch(last) if dash else True)
         if not numbers or int(last or first) - int(first) > MAX_HOSTS:
             raise mistake("SLURM_JOB_NODELIST", piece, "is no range", "Correct it", file=file)
         for number in range(int(first), int(last or first) + 1):

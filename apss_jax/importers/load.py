@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from apss_jax.importers.huggingface import model_from_config
+from apss_jax.importers.library import is_there
 from apss_jax.schema.document import read_json
 from apss_jax.schema.errors import mistake
 from apss_jax.schema.model import Model
@@ -33,7 +34,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
         found = known.get(text.lower())
         if found is not None:
             return _read(MODELS / f"{found}.json")
-        if not text or not Path(text).exists():
+        if not text or not is_there(text):
             raise _unknown(text, list(known.values()))
     return _read(Path(text))
 

@@ -7,6 +7,7 @@ makes of it, because old ones build a smaller model without a word.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -171,7 +172,7 @@ def _ramp_up(given: MegatronArguments) -> Iterator[str]:
     sizes = given.flags.get("--rampup-batch-size", ())[:2]
     micro_batch = given.size("--micro-batch-size", 1)
     for size in sizes:
-        if size.isdigit() and int(size) % micro_batch:
+        if re.fullmatch(r"\d{1,10}", size) and int(size) % micro_batch:
             yield f"a ramp-up step of {size} is no multiple of micro-batch {micro_batch}"
 
 

@@ -125,7 +125,7 @@ def _feature_counts() -> dict[str, int]:
 def _document(file: Path) -> dict[str, Any]:
     try:
         document = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _wrong(file, "file", str(error), "it must be a readable JSON document") from error
     found = document.get("schema") if isinstance(document, dict) else document
     if found != SCHEMA:

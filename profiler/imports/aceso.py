@@ -122,9 +122,9 @@ def _check_rate(path: Path, samples: Sequence[LinkSample], factor: float) -> Non
         raise mistake("(whole file)", "", rule, "Give MB, ms and GB/s", file=str(path))
 
 
-def _number(path: Path, key: str, text: str) -> float:
+def _number(path: Path, key: str, text: str | None) -> float:
     try:
-        value = float(text)
+        value = float(text or "")
     except ValueError:
         value = float("nan")
     if not 0 <= value < float("inf"):

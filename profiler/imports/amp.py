@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Final
 
 import numpy as np
@@ -34,8 +35,11 @@ def read_amp(files: Sequence[Path], wanted: Wanted) -> Imported:
 def _read(path: Path, wanted: Wanted) -> list[PartTime]:
     (degree,) = numbers_in_name(path, r"_(\d+)\.npy$", "gpt2_G4_2.npy")
     try:
-        times = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError):
+        # A map takes no more memory than the file has bytes, whatever its header says.
+        times = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(times, np.ndarray):
+            raise ValueError("an archive")
+    except (ValueError, OSError, EOFError, SyntaxError, TokenError, OverflowError):
         raise foreign(path, TOOL, "it is no array of numpy") from None
     if times.ndim != 1 or times.dtype.kind != "f":
         raise foreign(path, TOOL, "it is no vector of seconds")

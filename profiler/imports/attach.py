@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
+
+from pydantic import ValidationError
 
 from apss_jax.schema.cluster import (
     ClusterProfile,
@@ -80,19 +83,32 @@ def _row(
         raise mistake("--seq-len", "", rule, "Give it, as in --seq-len 2048")
     if part.part == "layer":
         _check_plausible(part, wanted, model, length, precision)
-    return LayerMeasurement(
-        shape=shapes[part.part][0],
-        device_type=wanted.device_type,
-        tensor_parallel=part.point.tensor_parallel,
-        micro_batch=part.point.micro_batch,
-        seq_len=length,
-        precision=precision,
-        forward_s=part.forward_s,
-        backward_s=part.backward_s,
-        tensor_comm_included=part.point.comm_included,
-        saved_bytes=part.saved_bytes,
-        provenance="imported",
-    )
+    with _usable(part.point.place):
+        return LayerMeasurement(
+            shape=shapes[part.part][0],
+            device_type=wanted.device_type,
+            tensor_parallel=part.point.tensor_parallel,
+            micro_batch=part.point.micro_batch,
+            seq_len=length,
+            precision=precision,
+            forward_s=part.forward_s,
+            backward_s=part.backward_s,
+            tensor_comm_included=part.point.comm_included,
+            saved_bytes=part.saved_bytes,
+            provenance="imported",
+        )
+
+
+@contextmanager
+def _usable(place: str | None = None) -> Iterator[None]:
+    """Raises `InputError` for a figure that no profile can hold: infinite, or not above 0."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "(figures)"
+        rule = str(first["msg"])
+        raise mistake(key, first["input"], rule, "Repair the file", file=place) from None
 
 
 def _shapes(model: Model) -> dict[str, tuple[str, LayerShape]]:
@@ -187,14 +203,15 @@ def _senders(topology: Topology, devices: Sequence[int], link: Link) -> int:
 
 
 def _measurement(datum: LinkDatum, link: str) -> LinkMeasurement:
-    return LinkMeasurement(
-        operation=datum.operation,
-        link=link,
-        devices=datum.devices,
-        samples=datum.samples,
-        fit=link_fit(datum.operation, len(datum.devices), datum.samples),
-        provenance="imported",
-    )
+    with _usable():
+        return LinkMeasurement(
+            operation=datum.operation,
+            link=link,
+            devices=datum.devices,
+            samples=datum.samples,
+            fit=link_fit(datum.operation, len(datum.devices), datum.samples),
+            provenance="imported",
+        )
 
 
 def _rate(datum: LinkDatum, measurement: LinkMeasurement) -> float:

@@ -31,12 +31,13 @@ TOOL: Final = "Galvatron"
 MS: Final = 1e-3
 MEGABYTE: Final = 2**20
 GIGABYTE: Final = 1e9
-MODEL_TIME: Final = re.compile(r"layernum\[(\d+)\]_bsz(\d+)(?:_seq(\d+))?")
+MODEL_TIME: Final = re.compile(r"layernum\[(\d{1,9})\]_bsz(\d{1,9})(?:_seq(\d{1,9}))?")
 SEVERAL_KINDS: Final = re.compile(r"layernum\[\d+,")
-REDUCTION: Final = re.compile(r"allreduce_size_(\d+)_consec_([01])")
-TRANSFER: Final = re.compile(r"pp_size_(\d+)")
-SIZED: Final = re.compile(r"(allreduce|all2all)_size_(\d+)_(\d+)MB_time")
-SEQ_LEN: Final = re.compile(r"_seqlen(\d+)")
+REDUCTION: Final = re.compile(r"allreduce_size_(\d{1,9})_consec_([01])")
+TRANSFER: Final = re.compile(r"pp_size_(\d{1,9})")
+SIZED: Final = re.compile(r"(allreduce|all2all)_size_(\d{1,9})_(\d{1,9})MB_time")
+KEYS: Final = (MODEL_TIME, REDUCTION, TRANSFER, SIZED)
+SEQ_LEN: Final = re.compile(r"_seqlen(\d{1,9})")
 FASTEST_BYTES_PER_S: Final = 2e12  # beyond it a figure is in another unit
 IN_NAMES: Final[tuple[Precision, ...]] = ("bf16", "fp16", "fp32")
 SIZED_OPERATIONS: Final[dict[str, Operation]] = {
@@ -55,7 +56,7 @@ def read_galvatron(files: Sequence[Path], wanted: Wanted) -> Imported:
             raise foreign(path, TOOL, "a model of two kinds of layers cannot be told apart")
         parts += _layers(path, data)
         links += _links(path, data, wanted)
-        if not any(p.search(key) for key in data for p in (MODEL_TIME, REDUCTION, TRANSFER, SIZED)):
+        if not any(pattern.fullmatch(key) for key in data for pattern in KEYS):
             raise foreign(path, TOOL, "it has neither model times nor bandwidths")
     precisions = {p for p in IN_NAMES for path in files if f"_{p}_" in path.name}
     precision = precisions.pop() if len(precisions) == 1 else None

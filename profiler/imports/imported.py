@@ -19,6 +19,7 @@ from apss_jax.schema.model import Model
 PartName = Literal["embedding", "layer", "head"]
 
 MOST_TEXT_BYTES: Final = 16 * 2**20
+MOST_FIGURE: Final = 1e15  # of seconds or bytes, above any
 MOST_SPREAD: Final = 4.0  # slowest over fastest layer of one model
 LIKE_A_LAYER: Final = 0.2  # a part whose figure is this close to a layer's may be one
 MOST_ALIKE: Final = 1  # a head may take as long as a layer by chance
@@ -79,6 +80,9 @@ class Wanted:
     def group(self, size: int, *, strided: bool = False) -> tuple[int, ...]:
         """Returns devices of a group: neighbours, or as far apart as the cluster allows."""
         total = self.cluster.num_devices
+        if size < 2:
+            rule = f"was measured over {size} devices, between which nothing is sent"
+            raise mistake("(group)", size, rule, "Measure several devices")
         if size > total:
             rule = f"has {total} devices, but a group of {size} was measured"
             raise mistake(
@@ -124,7 +128,9 @@ def layer_span(values: Sequence[float], num_layers: int, place: str) -> slice:
     follows to the head.
     """
     known = np.asarray(values, float)
-    if len(known) < num_layers or not (known >= 0).all():
+    if not ((known >= 0) & (known < MOST_FIGURE)).all():
+        raise _other_model("hold a figure that is no time and no size", place)
+    if len(known) < num_layers:
         raise _other_model(f"are {len(known)}, the model has {num_layers} layers", place)
     starts = range(len(known) - num_layers + 1)
     ratios = [_spread(known[start : start + num_layers]) for start in starts]
@@ -133,6 +139,8 @@ def layer_span(values: Sequence[float], num_layers: int, place: str) -> slice:
         rule = f"differ {ratios[start]:.0f} times: no stretch of {num_layers} is alike"
         raise _other_model(rule, place)
     span = slice(start, start + num_layers)
+    if not known[span].any():
+        raise _other_model("take no time", place)
     around = np.delete(known, np.r_[span])
     alike = np.count_nonzero(np.abs(around / known[span].mean() - 1) < LIKE_A_LAYER)
     if alike > MOST_ALIKE:

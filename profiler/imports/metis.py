@@ -55,9 +55,15 @@ def _read(path: Path, wanted: Wanted) -> list[PartTime]:
     return part_times(point, *both_passes(total_s))
 
 
+def is_sum(parts: Any, total: Any) -> bool:
+    """Returns whether a value of JSON is a list of numbers that add up to another."""
+    numbers = [*parts, total] if isinstance(parts, list) else [None]
+    return all(isinstance(n, int | float) for n in numbers) and sum(parts) == total
+
+
 def _check(path: Path, layers_ms: list[float], whole_ms: float, total: Any, each: Any) -> None:
     """Raises `InputError` where sums and their parts are not in one unit."""
-    if not isinstance(each, list) or len(each) != len(layers_ms) or sum(each) != total:
+    if not is_sum(each, total) or len(each) != len(layers_ms):
         rule = "is not the sum of parameters_per_layer_bytes"
         raise mistake("total_parameters_bytes", total, rule, "Repair it", file=str(path))
     if not 0.2 * whole_ms < sum(layers_ms) < 1.05 * whole_ms:

@@ -7,6 +7,7 @@ whether the units are those, and which operation it was.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,10 +79,22 @@ def _printed(text: str, path: Path) -> list[_Line]:
         words = line.split()
         if len(words) >= 8 and words[0].isdigit() and words[1].isdigit():
             at = 5  # after size, count, type, redop, root
-            time_s, bus = float(words[at]) * SECONDS["us"], float(words[at + 2]) * GIGABYTE
-            if int(words[0]) > 0 and time_s > 0:
-                found.append(_Line(int(words[0]), time_s, bus))
-    return found
+            found.append(_line(words[0], words[at], SECONDS["us"], words[at + 2], path))
+    return [line for line in found if line is not None]
+
+
+def _line(size: str, time: str, unit_s: float, bus: str, path: Path) -> _Line | None:
+    """Returns the figures of a line, None where nothing was sent; raises `InputError`."""
+    if not re.fullmatch(r"[0-9]{1,15}", size):
+        raise mistake("size", size, "is no number of bytes", "Repair the line", file=str(path))
+    try:
+        time_s, bus_bytes_per_s = float(time) * unit_s, float(bus) * GIGABYTE
+    except ValueError:
+        time_s = bus_bytes_per_s = -1.0
+    if not (0 <= time_s < math.inf and 0 <= bus_bytes_per_s < math.inf):
+        rule = f"has {time!r} for a time and {bus!r} for a bandwidth"
+        raise mistake(f"size {size}", "", rule, "Repair the line", file=str(path))
+    return _Line(int(size), time_s, bus_bytes_per_s) if int(size) and time_s else None
 
 
 def _table(text: str, path: Path) -> list[_Line]:
@@ -92,10 +105,10 @@ def _table(text: str, path: Path) -> list[_Line]:
     if unit is None or unit[1] not in SECONDS or head[4] != "busbw(GB/s)":
         raise foreign(path, TOOL, "its header names no time and busbw(GB/s)")
     scale = SECONDS[unit[1]]
-    try:
-        return [_Line(int(r[0]), float(r[3]) * scale, float(r[4]) * GIGABYTE) for r in rows[1:]]
-    except (ValueError, IndexError):
-        raise foreign(path, TOOL, "a line has other figures") from None
+    if any(len(row) < len(head) for row in rows):
+        raise foreign(path, TOOL, "a line has other figures")
+    found = [_line(row[0], row[3], scale, row[4], path) for row in rows[1:]]
+    return [line for line in found if line is not None]
 
 
 def _factor(lines: Sequence[_Line], path: Path) -> float:
@@ -154,6 +167,9 @@ def _check_factor(operation: Operation, size: int, factor: float, path: Path) ->
 
 def _devices(hosts: Sequence[str], wanted: Wanted) -> tuple[int, ...]:
     """Returns the devices of ranks by their host: the first host's ranks stand on node 0."""
+    if len(hosts) < 2:
+        rule = "was measured by one rank, which sends nothing"
+        raise mistake("(ranks)", "", rule, "Measure several devices")
     first = _first_devices(wanted)
     names = list(dict.fromkeys(hosts))
     if len(names) > len(first):
@@ -164,6 +180,9 @@ def _devices(hosts: Sequence[str], wanted: Wanted) -> tuple[int, ...]:
     for host in hosts:
         found.append(first[names.index(host)] + seen[host])
         seen[host] += 1
+    if max(found) >= wanted.cluster.num_devices or len(set(found)) < len(found):
+        rule = f"has nodes of fewer devices than the {max(seen.values())} ranks of a host"
+        raise mistake("--cluster", wanted.cluster.name, rule, "Name the cluster that was measured")
     return tuple(found)
 
 

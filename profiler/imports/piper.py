@@ -46,7 +46,7 @@ def _read(path: Path, wanted: Wanted) -> list[PartTime]:
             if all(row is not None for row in rows):
                 found += _parts(path, wanted, degree, [row for row in rows if row is not None])
         return found
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise foreign(path, TOOL, "it is no graph of nodes with TMPCs") from None
 
 

@@ -1,15 +1,13 @@
 """Every document is read back from what it writes, plans inside results included."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
-from pydantic import BaseModel
+from document_samples import filled
 
 import apss_jax.schema
 from apss_jax.importers.library import LIBRARY
@@ -43,33 +41,6 @@ def _below(kind: type[Document]) -> Iterator[type[Document]]:
 def read_back(document: Document) -> Document:
     """Returns what a program reads that got a document as text."""
     return type(document).from_json(json.loads(json.dumps(document.to_json(), allow_nan=False)))
-
-
-def filled(annotation: Any, full: bool) -> Any:
-    """Returns a value of a type: with all that may be there, or with as little as may be."""
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin in (Union, UnionType):
-        return None if NoneType in inner and not full else filled(inner[0], full)
-    if origin in MAKERS:
-        return MAKERS[origin](inner, full)
-    if issubclass(annotation, BaseModel):
-        fields = annotation.model_fields.items()
-        given = {name: f.annotation for name, f in fields if full or f.is_required()}
-        return annotation(**{name: filled(kind, full) for name, kind in given.items()})
-    return {int: 2, float: 0.5, str: "b", bool: full}[annotation]
-
-
-def _several(inner: tuple[Any, ...], full: bool) -> tuple[Any, ...]:
-    one = tuple(filled(each, full) for each in inner if each is not Ellipsis)
-    return one * 2 if full and Ellipsis in inner else one
-
-
-MAKERS: dict[Any, Callable[[tuple[Any, ...], bool], Any]] = {
-    Annotated: lambda inner, full: filled(inner[0], full),
-    Literal: lambda inner, full: inner[-1 if full else 0],
-    tuple: _several,
-    dict: lambda inner, full: {"a": filled(inner[1], full)},
-}
 
 
 @pytest.mark.parametrize("full", [True, False])
