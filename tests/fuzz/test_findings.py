@@ -24,7 +24,7 @@ FOUND = [
     ("import metis", changed(metis()[0], b"[10, 10", b'["10", 10')),
     ("import aceso", changed(ACESO[0], b",400.0,700.0", b"")),
     ("import piper", changed(piper()[0], b'"TMPCs": {', b'"TMPCs": "1", "a": {')),
-    ("import piper", changed(piper()[0], b"1000.0", b"1e999")),
+    ("import piper", piper()[0].replace(b"1000.0", b"1e999")),
     ("import sailor", changed(sailor()[0], b"0.005", b"1e308")),
     ("import amp", changed(vectors()[0], b"'shape': (", b"'shape': ((")),
     ("import amp", changed(vectors()[0], b"(28,)", b"(9999999999,)")),
