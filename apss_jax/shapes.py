@@ -29,6 +29,7 @@
 * `time_parts`, `memory_parts`: the named shares of a step's time and of a stage's memory;
 * `window`: neighbouring places where a piece may end;
 * `levels`: limits that reaches are told for, from tight to loose;
+* `ceilings`: limits on the time of the slowest piece that a score tells apart, ascending;
 * `features`: what a network sees of one element;
 * `tokens`: places in a sequence;
 * `hidden`: the values of one token between layers;
@@ -80,6 +81,7 @@ AXES: Final = (
     "memory_parts",
     "window",
     "levels",
+    "ceilings",
     "features",
     "tokens",
     "hidden",

@@ -16,7 +16,7 @@ from apss_jax.training.pool import Pool, PoolPlan, build_pool
 from apss_jax.training.trainer import TrainingConfig, TrainingState, new_state, train_step
 
 SEEDS = (0, 1, 2)
-PLAN = PoolPlan((("closed", 800), ("simulated", 800)), (16, 24), 64)
+PLAN = PoolPlan((("closed", 800), ("simulated", 800)), (16, 24, 8), 64)
 # Steps that take about the same CPU time: imitation scores nothing and draws nothing.
 STEPS = {"contrastive": 200, "info_nce": 200, "reinforce": 200, "sign": 200, "imitation": 320}
 EMPTY = TrainingConfig(pools=(), shares=())

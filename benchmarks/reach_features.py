@@ -22,7 +22,7 @@ from apss_jax.training.pool import Pool, PoolPlan, build_pool
 from apss_jax.training.trainer import TrainingConfig, new_state, train_step
 
 SEEDS = (0, 1, 2)
-PLAN = PoolPlan((("closed", 800), ("original", 800)), (16, 24), 64)
+PLAN = PoolPlan((("closed", 800), ("original", 800)), (16, 24, 8), 64)
 STEPS = 320
 FAMILIES = ("closed", "original")
 _WIDE = 10_000  # places: more than any model has

@@ -18,7 +18,7 @@ from apss_jax.cli.values import one_of, whole_number
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from apss_jax.training.order_trainer import Report
+    from apss_jax.training.steps import Report
 
 LINE_EVERY: Final = 50
 OBJECTIVES: Final = ("contrastive", "info_nce", "reinforce", "sign", "imitation")
@@ -115,5 +115,5 @@ def _show(document: dict[str, Any], console: Console) -> None:
     console.print(f"Trained {document['steps']} steps; the network is in {document['out']}")
 
 
-EXAMPLE: Final = "--out out/dpsn --steps 5000 --seed 1"
+EXAMPLE: Final = "--out out/dpsn --steps 8000 --seed 1"
 app: Final = new_app(train_command, "apss_jax.train", EXAMPLE)

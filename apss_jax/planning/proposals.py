@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from apss_jax.partitioning.pipeline import PipelineInstance, offsets_of
 from apss_jax.partitioning.refinement import improved
 from apss_jax.policy.batched import decoded
-from apss_jax.policy.chains import SIZES, chains_of, size_for
+from apss_jax.policy.chains import SIZES, Size, chains_of, size_for
 from apss_jax.policy.weights import shipped_policy
 
 SAMPLES: Final = 16
@@ -35,7 +35,7 @@ def proposed_cuts(
     no partition fits when a stage's chunks share it equally.
     """
     found: list[Cuts | None] = [None] * len(pipelines)
-    by_size: dict[tuple[int, int], list[int]] = defaultdict(list)
+    by_size: dict[Size, list[int]] = defaultdict(list)
     for row, pipeline in enumerate(pipelines):
         if 1 < pipeline.num_pieces <= SIZES[-1][0]:
             # Few pieces share the program of more: compiling another takes longer than padding.

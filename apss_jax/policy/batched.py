@@ -13,14 +13,14 @@ from jaxtyping import Float, Int
 from apss_jax.cost.batched import QUICKLY
 from apss_jax.policy.chains import Chain
 from apss_jax.policy.decode import (
-    Links,
+    Ways,
     drawn,
-    links_of,
     log_likelihood,
     most_likely,
     offsets_of,
     places_of,
     values_to_go,
+    ways_of,
 )
 from apss_jax.policy.network import NetworkConfig, new_network
 from apss_jax.policy.orders import OrderConfig, OrderNetwork, follow
@@ -53,10 +53,10 @@ def param_shapes(config: NetworkConfig) -> Params:
     return nnx.to_pure_dict(nnx.eval_shape(lambda: nnx.state(new_network(config, 0))))
 
 
-def links(config: NetworkConfig, params: Params, chain: Chain) -> Links:
-    """Returns one problem's pieces with their scores."""
+def scored_ways(config: NetworkConfig, params: Params, chain: Chain) -> Ways:
+    """Returns one problem's partitions with their scores."""
     network = nnx.merge(structure_of(config), nnx.State(params))
-    return links_of(chain, network(chain))
+    return ways_of(chain, network(chain))
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=QUICKLY)
@@ -66,7 +66,7 @@ def most_likely_ends(
     """Returns where each piece ends in the most likely partition of each problem."""
 
     def one(chain: Chain) -> jax.Array:
-        return offsets_of(chain, most_likely(links(config, params, chain)))
+        return offsets_of(chain, most_likely(scored_ways(config, params, chain)))
 
     return jax.vmap(one)(chains)
 
@@ -78,7 +78,7 @@ def drawn_ends(
     """Returns where pieces end in partitions that are drawn, with one key for each problem."""
 
     def one(chain: Chain, key: jax.Array) -> jax.Array:
-        own = links(config, params, chain)
+        own = scored_ways(config, params, chain)
         places = drawn(own, values_to_go(own, is_best=False), key, count)
         return offsets_of(chain, places)
 
@@ -92,7 +92,7 @@ def proposals(
     """Returns the most likely partition and `count` that are drawn, from one encoding."""
 
     def one(chain: Chain, key: jax.Array) -> jax.Array:
-        own = links(config, params, chain)
+        own = scored_ways(config, params, chain)
         more = drawn(own, values_to_go(own, is_best=False), key, count)
         places = jax.numpy.concatenate([most_likely(own)[None], more])
         return offsets_of(chain, places)
@@ -110,9 +110,7 @@ def log_likelihoods(
     """Returns how likely given partitions are; far below -1e8 outside the windows."""
 
     def one(chain: Chain, ends: jax.Array) -> jax.Array:
-        own = links(config, params, chain)
-        total = values_to_go(own, is_best=False)[0, 0]
-        return log_likelihood(own, total, places_of(chain, ends))
+        return log_likelihood(scored_ways(config, params, chain), places_of(chain, ends))
 
     return jax.vmap(one)(chains, ends)
 

@@ -15,8 +15,15 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from apss_jax.partitioning.instance import MEMORY_SLACK_FRACTION
 from apss_jax.partitioning.pipeline import PipelineInstance
 
-SIZES: Final = ((4, 32), (16, 24), (32, 32), (64, 24))
-"""Pieces and places of a window that programs are compiled for."""
+Size = tuple[int, int, int]
+"""Pieces, places of a window and ceilings."""
+
+SIZES: Final[tuple[Size, ...]] = ((4, 32, 32), (16, 24, 8), (32, 32, 8), (64, 24, 6))
+"""What programs are compiled for; few pieces leave time for many ceilings."""
+
+# The first ceiling is the least limit and room for 32-bit sums; those after it lie closer where
+# partitions are better, and above the last but one all are alike, worth as much as at the last.
+_LOWEST, _WIDEST, _LAST = 5e-4, 0.9, 1.6
 
 # A layer that needs more than this share of a piece's memory does not fit it, however much more.
 _SHARE_CEILING = 2.0
@@ -57,16 +64,24 @@ class Chain(NamedTuple):
     num_pieces: Int32[Any, "*batch"]
     num_stages: Int32[Any, "*batch"]
     num_micro_batches: Int32[Any, "*batch"]
+    ceilings: Float32[Any, "*batch ceilings"]
+    """Limits on the time of the slowest piece, above the least limit, that are told apart."""
     is_simulated: Bool[Any, "*batch"]
     """Whether the step is scored by following its schedule."""
 
 
-def size_for(pieces: int) -> tuple[int, int]:
-    """Returns the padded pieces and places of a problem; raises ValueError beyond the largest."""
+def size_for(pieces: int) -> Size:
+    """Returns the padded size of a problem of some pieces; raises ValueError beyond the largest."""
     for size in SIZES:
         if pieces <= size[0]:
             return size
     raise ValueError(f"{pieces} pieces; the network takes at most {SIZES[-1][0]}")
+
+
+def ceilings_of(count: int) -> Float32[np.ndarray, "ceilings"]:
+    """Returns so many limits on the slowest piece, as excess over the least limit of all."""
+    inner = _WIDEST * (np.arange(1, count - 1) / max(count - 2, 1)) ** 2
+    return np.array([_LOWEST, *inner, _LAST], np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +133,7 @@ def chains_of(
     *,
     is_simulated: bool,
     references: Sequence[Any] | None = None,
-    size: tuple[int, int] | None = None,
+    size: Size | None = None,
 ) -> tuple[Chain, Bool[np.ndarray, "batch"]]:
     """Returns the problems in one size, and which of them have a partition that fits the memory.
 
@@ -134,13 +149,15 @@ def chains_of(
 
 
 def chains_of_subjects(
-    subjects: Sequence[Subject], *, is_simulated: bool, size: tuple[int, int] | None = None
+    subjects: Sequence[Subject], *, is_simulated: bool, size: Size | None = None
 ) -> tuple[Chain, Bool[np.ndarray, "batch"]]:
     """Returns the same from the form that windows are made of."""
     from apss_jax.policy import reach
 
-    pieces, window = size or size_for(max(subject.tables.shape[1] for subject in subjects))
-    chain = _blank(len(subjects), pieces, window)
+    pieces, window, ceilings = size or size_for(
+        max(subject.tables.shape[1] for subject in subjects)
+    )
+    chain = _blank(len(subjects), (pieces, window, ceilings))
     is_feasible = np.zeros(len(subjects), bool)
     limits, ends = np.empty(3), np.empty(pieces + 1, np.int64)
     least = np.zeros((len(subjects), reach.NUM_LEAST))
@@ -162,9 +179,10 @@ def chains_of_subjects(
     return chain, is_feasible
 
 
-def _blank(batch: int, pieces: int, window: int) -> Chain:
+def _blank(batch: int, size: Size) -> Chain:
     from apss_jax.policy import reach
 
+    pieces, window, ceilings = size
     one = Chain(
         windows=np.zeros((batch, pieces, reach.NUM_WINDOWS, window), np.float32),
         until=np.zeros((batch, pieces, window), np.int32),
@@ -183,6 +201,7 @@ def _blank(batch: int, pieces: int, window: int) -> Chain:
             name: np.ones(batch, np.int32)
             for name in ("num_layers", "num_pieces", "num_stages", "num_micro_batches")
         },
+        ceilings=np.tile(ceilings_of(ceilings), (batch, 1)),
         is_simulated=np.zeros(batch, bool),
     )
     return one

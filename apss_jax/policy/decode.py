@@ -1,9 +1,11 @@
 """Partitions from scores: the most likely one, samples, and the likelihood of any.
 
-A partition's score is a sum over pieces of where each starts and ends, so its probability,
-exp(score) / sum of exp(score) over all partitions within the windows, follows from a pass from the
-last piece to the first: what all ways to go on from a start are worth. Drawing pieces in order with
-these values is exact: the product of the steps' probabilities is the partition's.
+A partition's score is a sum over pieces of where each starts and ends, less a price of its slowest
+piece that rises in steps, at *ceilings*. Its probability is exp(score) over the sum for all
+partitions within the windows. A pass from the last piece to the first tells what all ways to go on
+from a start are worth, for each ceiling that no piece may be above. Sums below ceilings, weighed,
+are the sum of all; drawing a ceiling by its part of that sum and then pieces in order below it
+gives each partition its probability.
 
 Nothing that memory forbids has a place in it. Windows hold at least one partition that fits, so
 one is found wherever there is one.
@@ -26,7 +28,7 @@ from apss_jax.policy.features import (
     TIME_START,
     positions_of,
 )
-from apss_jax.policy.network import Potentials
+from apss_jax.policy.network import PiecePotentials, Potentials
 
 NEVER: Final = -1e9
 """The score of what is not allowed: finite, so that its gradient is zero and not NaN."""
@@ -35,7 +37,7 @@ NEVER: Final = -1e9
 class Links(NamedTuple):
     """Pieces in the first axis, ready to be followed from one to the next."""
 
-    potentials: Potentials
+    potentials: PiecePotentials
     ends: Float[jax.Array, "stages 2 window"]
     """Time and gradient work up to each place where the piece may end."""
     starts: Float[jax.Array, "stages 2 window"]
@@ -47,7 +49,32 @@ class Links(NamedTuple):
     is_piece: Bool[jax.Array, "stages"]
 
 
-def links_of(chain: Chain, potentials: Potentials) -> Links:
+class Ways(NamedTuple):
+    """All partitions of one problem: scores of pieces, and what the slowest piece costs."""
+
+    links: Links
+    limits: Float[jax.Array, "ceilings"]
+    """The most that a piece takes below each ceiling; the last one is no limit."""
+    prices: Float[jax.Array, "ceilings"]
+    """What is taken off the score of a partition whose slowest piece lies below each, ascending."""
+    log_shares: Float[jax.Array, "ceilings"]
+    """Logarithm of how much more each price leaves of a probability than the next one."""
+
+
+def ways_of(chain: Chain, potentials: Potentials) -> Ways:
+    """Returns the partitions of one problem with their scores.
+
+    A partition counts below its own ceiling and all higher ones; with the shares as weights these
+    add up to exp(-price) of its own, so that sums below ceilings are all that is ever needed.
+    """
+    prices = potentials.slowest_price * chain.ceilings
+    steps = jnp.diff(prices)
+    log_shares = -prices + jnp.append(jnp.log(-jnp.expm1(-steps)), 0.0)
+    limits = jnp.append(1.0 + chain.ceilings[:-1], jnp.inf)
+    return Ways(_links_of(chain, potentials.pieces), limits, prices, log_shares)
+
+
+def _links_of(chain: Chain, potentials: PiecePotentials) -> Links:
     """Returns the pieces of one problem with their scores."""
     count, window = chain.until.shape
     index, place = jnp.arange(count)[:, None], jnp.arange(window)[None]
@@ -77,7 +104,7 @@ def scores(
 ) -> Float[jax.Array, "..."]:
     """Returns the score of one piece that starts and ends at some places of its windows."""
     potentials = link.potentials
-    load = link.ends[0][end] - link.starts[0][start]
+    load = loads(link, start, end)
     work = link.ends[1][end] - link.starts[1][start]
     score = potentials.places[end] + potentials.time_price * load
     score -= potentials.idle_price * jnp.maximum(1.0 - load, 0.0)
@@ -94,89 +121,122 @@ def scores(
     return jnp.where(allowed, jnp.where(link.is_piece, score, 0.0), NEVER)
 
 
-def all_scores(link: Links) -> Float[jax.Array, "window window"]:
-    """Returns the scores of one piece for each start and each end."""
-    place = jnp.arange(link.until.shape[-1])
-    return scores(link, place[:, None], place[None, :])
+def loads(
+    link: Links, start: Int[jax.Array, "..."], end: Int[jax.Array, "..."]
+) -> Float[jax.Array, "..."]:
+    """Returns what one piece takes between some places; nothing if it is padding."""
+    return jnp.where(link.is_piece, link.ends[0][end] - link.starts[0][start], 0.0)
 
 
-def values_to_go(links: Links, *, is_best: bool) -> Float[jax.Array, "offsets window"]:
+def values_to_go(ways: Ways, *, is_best: bool) -> Float[jax.Array, "offsets ceilings window"]:
     """Returns what the pieces from each one on are worth, by where it starts.
 
-    The best way to go on, or the logarithm of the sum over all ways.
+    The best way to go on, or the logarithm of the sum over all ways, without a piece above each
+    ceiling.
     """
-    window = links.until.shape[-1]
-    finished = jnp.where(jnp.arange(window) == 0, 0.0, NEVER)
+    window, count = ways.links.until.shape[-1], len(ways.limits)
+    place = jnp.arange(window)
+    finished = jnp.broadcast_to(jnp.where(place == 0, 0.0, NEVER), (count, window))
+    reduced = _greatest if is_best else _log_sums
 
     def earlier(after: jax.Array, link: Links) -> tuple[jax.Array, jax.Array]:
-        ways = all_scores(link) + after[None, :]
-        before = ways.max(axis=1) if is_best else jax.nn.logsumexp(ways, axis=1)
-        before = jnp.maximum(before, NEVER)
+        score = scores(link, place[None, :], place[:, None])
+        load = loads(link, place[None, :], place[:, None])
+        before = jnp.maximum(reduced(score, load, ways.limits, after), NEVER)
         return before, before
 
-    _, values = lax.scan(jax.checkpoint(earlier), finished, links, reverse=True)
+    _, values = lax.scan(jax.checkpoint(earlier), finished, ways.links, reverse=True)
     return jnp.concatenate([values, finished[None]])
 
 
-def most_likely(links: Links) -> Int[jax.Array, "stages"]:
+def _greatest(
+    score: Float[jax.Array, "window window"],
+    load: Float[jax.Array, "window window"],
+    limits: Float[jax.Array, "ceilings"],
+    after: Float[jax.Array, "ceilings window"],
+) -> Float[jax.Array, "ceilings window"]:
+    """Returns the best sum of score and what comes after, by ceiling and start; ends are rows."""
+    best = jnp.full(after.shape, NEVER)
+    # One end after the other: as a reduction the compiler works on one number at a time.
+    for end in range(after.shape[-1]):
+        is_below = load[end][None, :] <= limits[:, None]
+        ways = jnp.where(is_below, score[end][None, :] + after[:, end, None], NEVER)
+        best = jnp.maximum(best, ways)
+    return best
+
+
+def _log_sums(
+    score: Float[jax.Array, "window window"],
+    load: Float[jax.Array, "window window"],
+    limits: Float[jax.Array, "ceilings"],
+    after: Float[jax.Array, "ceilings window"],
+) -> Float[jax.Array, "ceilings window"]:
+    """Returns the logarithm of the sum of all ways, by ceiling and start; ends are rows."""
+    is_below = load[:, None, :] <= limits[None, :, None]
+    ways = jnp.where(is_below, score[:, None, :] + after.T[:, :, None], NEVER)
+    return jax.nn.logsumexp(ways, axis=0)
+
+
+def most_likely(ways: Ways) -> Int[jax.Array, "stages"]:
     """Returns the place of each piece's end in the most likely partition."""
-    values = values_to_go(links, is_best=True)
+    values = values_to_go(ways, is_best=True)
+    # Below a higher ceiling than it needs a partition counts for less, so the best of all is meant.
+    ceiling = jnp.argmax(values[0, :, 0] - ways.prices)
+    limit = ways.limits[ceiling]
 
     def later(start: jax.Array, row: tuple[Links, jax.Array]) -> tuple[jax.Array, jax.Array]:
         link, after = row
-        place = jnp.arange(after.shape[-1])
-        end = jnp.argmax(scores(link, start, place) + after)
+        end = jnp.argmax(_onward(link, start, limit) + after)
         return end, end
 
-    return lax.scan(later, jnp.zeros((), int), (links, values[1:]))[1]
+    return lax.scan(later, jnp.zeros((), int), (ways.links, values[1:, ceiling]))[1]
+
+
+def _onward(
+    link: Links, start: Int[jax.Array, "*_"], limit: Float[jax.Array, "*_"]
+) -> Float[jax.Array, "*_ window"]:
+    """Returns the scores of all ends from a start, within a limit."""
+    place = jnp.arange(link.until.shape[-1]).reshape((1,) * start.ndim + (-1,))
+    start, limit = start[..., None], limit[..., None]
+    is_below = loads(link, start, place) <= limit
+    return jnp.where(is_below, scores(link, start, place), NEVER)
 
 
 def drawn(
-    links: Links,
-    values: Float[jax.Array, "offsets window"],
+    ways: Ways,
+    values: Float[jax.Array, "offsets ceilings window"],
     key: jax.Array,
     count: int,
 ) -> Int[jax.Array, "samples stages"]:
     """Returns independent partitions, each with its probability."""
-    window = links.until.shape[-1]
-    place = jnp.arange(window)[None]
+    window = ways.links.until.shape[-1]
+    own, key = jax.random.split(key)
+    ceiling = jax.random.categorical(own, ways.log_shares + values[0, :, 0], shape=(count,))
+    limit = ways.limits[ceiling]
 
     def later(
         start: jax.Array, row: tuple[Links, jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         link, after, key = row
-        logits = scores(link, start[:, None], place) + after[None]
+        logits = _onward(link, start, limit) + after[ceiling]
         end = jnp.argmax(logits + jax.random.gumbel(key, (count, window)), axis=1)
         return end, end
 
-    keys = jax.random.split(key, links.is_piece.shape[0])
+    keys = jax.random.split(key, ways.links.is_piece.shape[0])
     first = jnp.zeros(count, int)
-    return lax.scan(later, first, (links, values[1:], keys))[1].T
+    return lax.scan(later, first, (ways.links, values[1:], keys))[1].T
 
 
 def log_likelihood(
-    links: Links, log_total: Float[jax.Array, ""], places: Int[jax.Array, "samples stages"]
+    ways: Ways, places: Int[jax.Array, "samples stages"]
 ) -> Float[jax.Array, "samples"]:
-    """Returns the logarithm of the probability of each partition, given that of all together."""
+    """Returns the logarithm of the probability of each partition."""
+    totals = values_to_go(ways, is_best=False)[0, :, 0]
     start = jnp.concatenate([jnp.zeros_like(places[:, :1]), places[:, :-1]], axis=1)
-    each = jax.vmap(scores)(links, start.T, places.T)
-    return each.sum(axis=0) - log_total
-
-
-def step_log_likelihood(
-    links: Links,
-    values: Float[jax.Array, "offsets window"],
-    places: Int[jax.Array, "samples stages"],
-) -> Float[jax.Array, "samples"]:
-    """Returns the same as `log_likelihood`, multiplied up step by step as pieces are drawn."""
-    start = jnp.concatenate([jnp.zeros_like(places[:, :1]), places[:, :-1]], axis=1)
-    place = jnp.arange(links.until.shape[-1])[None]
-
-    def step(link: Links, after: jax.Array, start: jax.Array, end: jax.Array) -> jax.Array:
-        steps = jax.nn.log_softmax(scores(link, start[:, None], place) + after[None], axis=1)
-        return jnp.take_along_axis(steps, end[:, None], axis=1)[:, 0]
-
-    return jax.vmap(step)(links, values[1:], start.T, places.T).sum(axis=0)
+    each = jax.vmap(scores)(ways.links, start.T, places.T).sum(axis=0)
+    slowest = jax.vmap(loads)(ways.links, start.T, places.T).max(axis=0)
+    ceiling = (slowest[:, None] > ways.limits[None]).sum(axis=1)
+    return each - ways.prices[ceiling] - jax.nn.logsumexp(ways.log_shares + totals)
 
 
 def offsets_of(chain: Chain, places: Int[jax.Array, "*_ stages"]) -> Int[jax.Array, "*_ stages"]:

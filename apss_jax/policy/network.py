@@ -2,8 +2,9 @@
 
 An encoder of the pieces (attention with learned slopes over their distance) gives each piece a few
 coefficients: how much a place outside the reaches costs it, how much a boundary, and from which
-load on it is overloaded. The score of a partition is the sum over its pieces, so that the most
-likely partition, its likelihood and samples follow from one pass along the pieces (`decode`).
+load on it is overloaded; together they say what the slowest piece costs. The score of a partition
+is the sum over its pieces less the price of the slowest, so that the most likely partition, its
+likelihood and samples follow from one pass along the pieces (`decode`).
 The weights know no size: the same serve any number of layers, pieces and places.
 """
 
@@ -27,10 +28,12 @@ from apss_jax.policy.features import (
 )
 
 # Coefficients of a piece: of boundaries, three thresholds on its time with the price of exceeding
-# each, the price of its time and of its idleness, and two thresholds on its gradient work.
+# each, the price of its time and of its idleness, its say in the price of the slowest piece, and
+# two thresholds on its gradient work.
 _TIME_HINGES, _GRADIENT_HINGES = 3, 2
-_NUM_COEFFICIENTS: Final = 3 + 2 * _TIME_HINGES + 2 * _GRADIENT_HINGES
+_NUM_COEFFICIENTS: Final = 4 + 2 * _TIME_HINGES + 2 * _GRADIENT_HINGES
 _STEEPEST: Final = 30.0
+_LEAST_PRICE: Final = 0.01
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ class NetworkConfig:
     place_width: int = 16
 
 
-class Potentials(NamedTuple):
-    """What the network says of one problem."""
+class PiecePotentials(NamedTuple):
+    """What the network says of each piece."""
 
     places: Float[jax.Array, "stages window"]
     """Score of each piece for ending at each place, its boundary included."""
@@ -54,6 +57,14 @@ class Potentials(NamedTuple):
     hinge_at: Float[jax.Array, "stages _"]
     gradient_price: Float[jax.Array, "stages _"]
     gradient_at: Float[jax.Array, "stages _"]
+
+
+class Potentials(NamedTuple):
+    """What the network says of one problem."""
+
+    pieces: PiecePotentials
+    slowest_price: Float[jax.Array, ""]
+    """What is taken off the score for each least limit that the slowest piece takes more."""
 
 
 class Block(nnx.Module):
@@ -149,11 +160,11 @@ def _potentials(
     places: Float[jax.Array, "stages window"],
 ) -> Potentials:
     """Returns scores from raw coefficients: positive prices, thresholds above the least limit."""
-    single, hinges, gradients = jnp.split(coefficients, (3, 3 + 2 * _TIME_HINGES), axis=-1)
+    single, hinges, gradients = jnp.split(coefficients, (4, 4 + 2 * _TIME_HINGES), axis=-1)
     price = jax.nn.softplus
     boundary = jnp.minimum(chain.windows[:, BOUNDARY], 1e4)
     hinge_at = 1.0 + 0.5 * jax.nn.softplus(hinges[:, _TIME_HINGES:] - 1.5)
-    return Potentials(
+    pieces = PiecePotentials(
         places=places - _STEEPEST * price(single[:, :1] - 3.0) * boundary,
         time_price=_STEEPEST * single[:, 1],
         idle_price=_STEEPEST * price(single[:, 2] - 3.0),
@@ -162,3 +173,7 @@ def _potentials(
         gradient_price=_STEEPEST * price(gradients[:, :_GRADIENT_HINGES] - 3.0),
         gradient_at=jax.nn.softplus(gradients[:, _GRADIENT_HINGES:] + 0.5),
     )
+    is_piece = jnp.arange(len(single)) < chain.num_pieces
+    say = jnp.where(is_piece, single[:, 3], 0.0).sum() / chain.num_pieces
+    # Never quite nothing, so that the logarithm of every step between ceilings exists.
+    return Potentials(pieces, _LEAST_PRICE + _STEEPEST * price(say - 3.0))

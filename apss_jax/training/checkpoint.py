@@ -13,7 +13,8 @@ import numpy as np
 
 from apss_jax.policy.weights import flat, nested
 from apss_jax.schema.errors import mistake
-from apss_jax.training.order_trainer import Report, draw_order_pools
+from apss_jax.training.order_trainer import draw_order_pools
+from apss_jax.training.steps import Report
 from apss_jax.training.trainer import TrainingConfig, TrainingState, new_state
 
 STATE_FILE: Final = "state.safetensors"

@@ -25,11 +25,11 @@ from apss_jax.training.order_pool import (
 )
 from apss_jax.training.placements import MIXES, Mix
 from apss_jax.training.sharding import shared_out
-from apss_jax.training.steps import clipped_adam, mean_gap_percent, moved, softness_at
+from apss_jax.training.steps import Report, clipped_adam, moved, planned
 
 ORDER_POOLS: Final = (
-    OrderPoolPlan((((4, 8), 1600), ((9, 16), 700)), (16, 100, 4096), 32),
-    OrderPoolPlan((((17, 32), 250),), (32, 160, 16384), 16),
+    OrderPoolPlan((((4, 8), 2600), ((9, 16), 1600)), (16, 100, 4096), 32),
+    OrderPoolPlan((((17, 32), 300),), (32, 160, 16384), 16),
 )
 
 
@@ -37,7 +37,7 @@ ORDER_POOLS: Final = (
 class OrderTrainingConfig:
     """All that decides what the order head becomes."""
 
-    steps: int = 900
+    steps: int = 2000
     objective: str = "contrastive"
     warm_start: float = 0.6
     learning_rate: float = 2e-3
@@ -60,10 +60,6 @@ class OrderState:
     """Drawn before the first step that needs them."""
 
 
-Report = dict[str, float | int | str]
-"""The figures of one step."""
-
-
 def new_order_state(config: OrderTrainingConfig, seed: int) -> OrderState:
     """Returns the state before the first step."""
     params = new_order_params(config.network, seed)
@@ -80,30 +76,21 @@ def order_step(config: OrderTrainingConfig, seed: int, state: OrderState) -> Rep
     """Runs one step, changing the state, and returns its figures."""
     draw_order_pools(config, seed, state)
     rng = np.random.default_rng((seed, 1, state.step))
-    which = int(rng.choice(len(state.pools), p=np.array(config.shares)))
-    pool, plan = state.pools[which], config.pools[which]
-    rows = rng.choice(len(pool), min(plan.batch, len(pool)), replace=False)
+    sizes = [(len(pool), plan.batch) for pool, plan in zip(state.pools, config.pools, strict=True)]
+    plan = planned(config, state.step, sizes, rng)
+    pool, rows = state.pools[plan.pool], plan.rows
     inputs = pool.input(rows)
-    done = state.step / config.steps
-    objective = "imitation" if done < config.warm_start else config.objective
-    imitates = objective == "imitation"
-    if imitates:
-        orders, gaps = pool.elite_orders[rows][:, None], np.zeros((len(rows), 1))
-    else:
+    if plan.drawn:
         orders, gaps = _scored_set(config, state.params, pool, rows, inputs, rng)
-    drawn = 0 if imitates else config.samples
-    softness = softness_at(config.softness, done)
+    else:
+        orders, gaps = pool.elite_orders[rows][:, None], np.zeros((len(rows), 1))
     args = (shared_out(inputs), shared_out(orders), shared_out(gaps.astype(np.float32)))
     loss, state.params, state.optimizer = _update(
-        config, objective, drawn, state.params, state.optimizer, *args, softness
+        *(config, plan.objective, plan.drawn),
+        *(state.params, state.optimizer, *args, plan.softness),
     )
     state.step += 1
-    return {
-        "pool": which,
-        "objective": f"orders_{objective}",
-        "loss": float(loss),
-        "mean_gap_percent": mean_gap_percent(gaps[:, :drawn]),
-    }
+    return {**plan.report(loss, gaps), "objective": f"orders_{plan.objective}"}
 
 
 def _scored_set(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from apss_jax.policy.weights import Policy, write_policy
 from apss_jax.training.checkpoint import append_metrics, cut_metrics, load_state, save_state
 from apss_jax.training.evaluation import held_out, quick_figures
-from apss_jax.training.order_trainer import Report
+from apss_jax.training.steps import Report
 from apss_jax.training.trainer import TrainingConfig, TrainingState, train
 from apss_jax.training.version import training_figures
 

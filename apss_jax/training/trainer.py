@@ -13,35 +13,34 @@ import optax
 from jaxtyping import Float, Int
 
 from apss_jax.cost.batched import QUICKLY
-from apss_jax.policy.batched import Params, links, new_params, proposals
+from apss_jax.policy.batched import Params, new_params, proposals, scored_ways
 from apss_jax.policy.chains import Chain
-from apss_jax.policy.decode import log_likelihood, places_of, values_to_go
+from apss_jax.policy.decode import log_likelihood, places_of
 from apss_jax.policy.network import NetworkConfig
 from apss_jax.training.losses import LOSSES, ScoredSet
 from apss_jax.training.objective import costs_of_all
 from apss_jax.training.order_trainer import (
     OrderState,
     OrderTrainingConfig,
-    Report,
     new_order_state,
     order_step,
 )
 from apss_jax.training.pool import Pool, PoolPlan, build_pool
 from apss_jax.training.sharding import shared_out
-from apss_jax.training.steps import clipped_adam, mean_gap_percent, moved, softness_at
+from apss_jax.training.steps import Report, clipped_adam, mean_gap_percent, moved, planned
 
 _USUAL: Final = (
-    *(("original", 5000), ("closed", 6000), ("closed_long", 1200), ("tight", 800)),
-    *(("simulated", 5000), ("simulated_long", 1000), ("interleaved_small", 1000)),
+    *(("original", 5000), ("closed", 5000), ("closed_long", 1000), ("tight", 600)),
+    *(("simulated", 9000), ("simulated_long", 1400), ("interleaved_small", 1500)),
 )
-_FEW: Final = (("original_few", 2500), ("closed_few", 700), ("simulated_few", 700))
-_WIDE: Final = (("interleaved", 1800), ("closed_wide", 1200), ("simulated_wide", 700))
-_WIDEST: Final = (("closed_widest", 900), ("simulated_widest", 700))
+_FEW: Final = (("original_few", 2500), ("closed_few", 600), ("simulated_few", 900))
+_WIDE: Final = (("interleaved", 2400), ("closed_wide", 1100), ("simulated_wide", 900))
+_WIDEST: Final = (("closed_widest", 900), ("simulated_widest", 600))
 POOLS: Final = (
-    PoolPlan(_USUAL, (16, 24), 64),
-    PoolPlan(_FEW, (4, 32), 64),
-    PoolPlan(_WIDE, (32, 32), 24),
-    PoolPlan(_WIDEST, (64, 24), 16),
+    PoolPlan(_USUAL, (16, 24, 8), 64),
+    PoolPlan(_FEW, (4, 32, 32), 64),
+    PoolPlan(_WIDE, (32, 32, 8), 24),
+    PoolPlan(_WIDEST, (64, 24, 6), 16),
 )
 # How often a step takes each pool.
 _SHARES: Final = (0.62, 0.14, 0.16, 0.08)
@@ -52,9 +51,9 @@ class TrainingConfig:
     """All that decides what a training run gives."""
 
     seed: int = 0
-    steps: int = 5000
+    steps: int = 8000
     objective: str = "contrastive"
-    warm_start: float = 0.75
+    warm_start: float = 0.7
     """Share of the steps that imitate the best solutions known."""
     learning_rate: float = 2e-3
     samples: int = 12
@@ -62,7 +61,7 @@ class TrainingConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     pools: tuple[PoolPlan, ...] = POOLS
     shares: tuple[float, ...] = _SHARES
-    softness: tuple[float, float] = (0.02, 0.003)
+    softness: tuple[float, float] = (0.02, 0.004)
     forget_reference: float = 0.5
     """Share of simulated problems that are shown without the exact solution."""
     orders: OrderTrainingConfig = field(default_factory=OrderTrainingConfig)
@@ -115,32 +114,25 @@ def train(config: TrainingConfig, state: TrainingState) -> Iterator[Report]:
 def train_step(config: TrainingConfig, state: TrainingState) -> Report:
     """Runs one step and returns its figures."""
     rng = np.random.default_rng((config.seed, state.step))
-    which = int(rng.choice(len(state.pools), p=np.array(config.shares)))
-    pool, plan = state.pools[which], config.pools[which]
-    rows = rng.choice(len(pool), min(plan.batch, len(pool)), replace=False)
+    sizes = [(len(pool), plan.batch) for pool, plan in zip(state.pools, config.pools, strict=True)]
+    plan = planned(config, state.step, sizes, rng)
+    pool, rows = state.pools[plan.pool], plan.rows
     chain = _shown(pool.chain(rows), config.forget_reference, rng)
-    done = state.step / config.steps
-    objective = "imitation" if done < config.warm_start else config.objective
-    imitates = objective == "imitation"
-    if imitates:
-        ends, gaps = pool.elite_ends[rows][:, None], np.zeros((len(rows), 1))
-    else:
+    if plan.drawn:
         ends, gaps = _scored_set(config, state.params, pool, rows, chain, rng)
-    softness = softness_at(config.softness, done)
+    else:
+        ends, gaps = pool.elite_ends[rows][:, None], np.zeros((len(rows), 1))
     args = (shared_out(chain), shared_out(ends), shared_out(gaps.astype(np.float32)))
-    drawn = 0 if imitates else config.samples
     compiled_for = replace(config, seed=0, pools=(), shares=())
     loss, state.params, state.optimizer = _update(
-        compiled_for, objective, drawn, state.params, state.optimizer, *args, softness
+        *(compiled_for, plan.objective, plan.drawn),
+        *(state.params, state.optimizer, *args, plan.softness),
     )
     state.step += 1
     return {
+        **plan.report(loss, gaps),
         "step": state.step,
-        "pool": which,
-        "objective": objective,
-        "loss": float(loss),
-        "mean_gap_percent": mean_gap_percent(gaps[:, :drawn]),
-        "likeliest_gap_percent": mean_gap_percent(gaps[:, : min(drawn, 1)]),
+        "likeliest_gap_percent": mean_gap_percent(gaps[:, : min(plan.drawn, 1)]),
     }
 
 
@@ -212,9 +204,9 @@ def _update(
     """Returns the loss, and weights and optimizer after one step."""
 
     def loss_of(params: Params, chain: Chain, ends: jax.Array, gap: jax.Array) -> jax.Array:
-        own = links(config.network, params, chain)
-        total = values_to_go(own, is_best=False)[0, 0]
-        likelihood = log_likelihood(own, total, places_of(chain, ends))
+        likelihood = log_likelihood(
+            scored_ways(config.network, params, chain), places_of(chain, ends)
+        )
         scored = ScoredSet.of(likelihood, gap, chain.num_pieces - 1, softness)
         return LOSSES[objective](scored, drawn)
 

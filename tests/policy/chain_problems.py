@@ -5,6 +5,7 @@ from itertools import combinations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from apss_jax.partitioning.pipeline import PipelineInstance
@@ -14,7 +15,7 @@ from apss_jax.policy.network import NetworkConfig
 from apss_jax.training.instances import FAMILIES, Family, draw
 
 SMALL = NetworkConfig(width=8, heads=2, blocks=1, place_width=4)
-SIZE = (4, 12)
+SIZE = (4, 12, 6)
 
 
 @lru_cache(maxsize=2)
@@ -31,8 +32,8 @@ def small_problems(count: int, *, family: str = "tight", seed: int = 0) -> list[
 
 
 def one_of(chains: Chain, row: int) -> Chain:
-    """Returns one problem of several."""
-    return jax.tree.map(lambda values: values[row], chains)
+    """Returns one problem of several, without a leading axis."""
+    return jax.tree.map(lambda values: jnp.asarray(values[row]), chains)
 
 
 def all_ends(pieces: int, layers: int) -> np.ndarray:

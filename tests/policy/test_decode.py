@@ -1,23 +1,32 @@
 """Decoding: probabilities add up, the likeliest is the likeliest, nothing that is illegal."""
 
-from functools import partial
-
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from chain_problems import SIZE, SMALL, all_ends, one_of, padded, small_params, small_problems
+from flax import nnx
 
 from apss_jax.partitioning.exact import solve_exact
+from apss_jax.partitioning.instance import stage_sums
 from apss_jax.partitioning.pipeline import PipelineInstance, fits
 from apss_jax.policy.batched import (
     decoded,
     drawn_ends,
-    links,
     log_likelihoods,
     most_likely_ends,
+    scored_ways,
+    structure_of,
 )
-from apss_jax.policy.chains import Chain, chains_of
-from apss_jax.policy.decode import places_of, step_log_likelihood, values_to_go
+from apss_jax.policy.chains import Chain, ceilings_of, chains_of
+from apss_jax.policy.decode import (
+    log_likelihood,
+    most_likely,
+    offsets_of,
+    places_of,
+    scores,
+    ways_of,
+)
 
 Problems = tuple[list[PipelineInstance], Chain]
 
@@ -61,20 +70,53 @@ def test_the_most_likely_partition_is_found(problems: Problems) -> None:
         assert likelihood[place] == pytest.approx(likelihood.max(), abs=1e-4)
 
 
-def test_step_by_step_and_all_at_once(problems: Problems) -> None:
-    """Probabilities of the steps multiply up to the probability of the partition."""
-    keys = jax.random.split(jax.random.key(1), len(problems[0]))
-    ends = drawn_ends(SMALL, small_params(), problems[1], keys, 8)
-    whole = log_likelihoods(SMALL, small_params(), problems[1], ends)
+def _slowest(instance: PipelineInstance, ends: np.ndarray) -> np.ndarray:
+    """Returns what the slowest piece of each partition takes."""
+    time_s = instance.forward_s + instance.backward_s
+    cuts = ends[:, : instance.num_pieces - 1].astype(np.int64) - 1
+    return np.array([stage_sums(time_s, each).max() for each in cuts])
 
-    @partial(jax.jit)
-    @jax.vmap
-    def stepwise(chain: Chain, ends: jax.Array) -> jax.Array:
-        own = links(SMALL, small_params(), chain)
-        values = values_to_go(own, is_best=False)
-        return step_log_likelihood(own, values, places_of(chain, ends))
 
-    np.testing.assert_allclose(stepwise(problems[1], ends), whole, atol=1e-4)
+def test_the_slowest_piece_costs_what_its_ceiling_says(problems: Problems) -> None:
+    """Beside the sum over pieces, only the first ceiling above the slowest of them counts.
+
+    Times are those of the problem in double precision, relative to the least that fits.
+    """
+    seen: set[int] = set()
+    for row, (every, likely) in enumerate(_likelihoods(problems)):
+        ends, likelihood = every[likely > -1e8], likely[likely > -1e8]
+        slowest = _slowest(problems[0][row], ends)
+        ceilings = ceilings_of(SIZE[2])
+        ceiling = (slowest[:, None] / slowest.min() - 1 > ceilings[:-1]).sum(axis=1)
+        chain = one_of(problems[1], row)
+        potentials = nnx.merge(structure_of(SMALL), nnx.State(small_params()))(chain)
+        assert potentials.slowest_price > 0
+        links, places = ways_of(chain, potentials).links, places_of(chain, jnp.asarray(ends))
+        start = np.pad(places[:, :-1], ((0, 0), (1, 0)))
+        summed = jax.vmap(scores)(links, start.T, places.T).sum(axis=0)
+        apart = likelihood - summed + potentials.slowest_price * ceilings[ceiling]
+        assert np.ptp(apart) < 2e-3
+        seen |= set(ceiling.tolist())
+    assert seen == set(range(SIZE[2]))
+
+
+def test_with_the_slowest_piece_alone_probabilities_are_exponentials(problems: Problems) -> None:
+    """Where pieces score nothing, a partition has exp(-2 * its ceiling) of all that fit."""
+    for row in range(6):
+        instance, chain = problems[0][row], one_of(problems[1], row)
+        network = nnx.merge(structure_of(SMALL), nnx.State(small_params()))
+        nothing = jax.tree.map(jnp.zeros_like, network(chain))
+        ways = ways_of(chain, nothing._replace(slowest_price=jnp.float32(2.0)))
+        ends = padded(all_ends(instance.num_pieces, instance.num_layers), SIZE[0])
+        ends = ends[
+            [fits(instance, each[: instance.num_pieces - 1].astype(np.int64) - 1) for each in ends]
+        ]
+        slowest = _slowest(instance, ends)
+        ceilings = ceilings_of(SIZE[2])
+        ceiling = (slowest[:, None] / slowest.min() - 1 > ceilings[:-1]).sum(axis=1)
+        expected = np.exp(-2.0 * ceilings[ceiling])
+        found = np.exp(log_likelihood(ways, places_of(chain, jnp.asarray(ends))))
+        np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-3)
 
 
 def test_partitions_are_drawn_as_often_as_they_are_likely(problems: Problems) -> None:
@@ -92,7 +134,7 @@ def test_partitions_are_drawn_as_often_as_they_are_likely(problems: Problems) ->
 def test_padding_changes_nothing(problems: Problems) -> None:
     """Twice as many padded pieces give the same partitions."""
     small = most_likely_ends(SMALL, small_params(), problems[1])
-    wide, _ = chains_of(problems[0], is_simulated=False, size=(2 * SIZE[0], SIZE[1]))
+    wide, _ = chains_of(problems[0], is_simulated=False, size=(2 * SIZE[0], *SIZE[1:]))
     large = most_likely_ends(SMALL, small_params(), wide)
     np.testing.assert_array_equal(small, np.asarray(large)[:, : SIZE[0]])
 
@@ -131,7 +173,10 @@ def test_nothing_infeasible_in_ten_thousand_tight_problems() -> None:
     assert checked >= 10_000
 
 
-def test_the_first_problem_alone(problems: Problems) -> None:
-    """A problem without a leading axis has pieces as its first one."""
-    chain = one_of(problems[1], 0)
-    assert chain.time.shape == (SIZE[0],)
+def test_a_problem_alone_and_among_others(problems: Problems) -> None:
+    """A problem without a leading axis is cut as it is in a batch."""
+    many = np.asarray(most_likely_ends(SMALL, small_params(), problems[1]))
+    for row in (0, 5):
+        chain = one_of(problems[1], row)
+        places = most_likely(scored_ways(SMALL, small_params(), chain))
+        np.testing.assert_array_equal(offsets_of(chain, places), many[row])

@@ -13,9 +13,11 @@ from apss_jax.policy import solve, weights
 from apss_jax.policy.batched import new_params
 from apss_jax.policy.solve import closed_forms_s
 
-# Mean gap in percent of the likeliest partition and of the best of 100, by stages, on problems as
-# the original paper draws them: what the shipped network reaches, with room for 150 problems.
-REACHED = {2: (0.01, 0.0), 4: (0.8, 0.1), 8: (2.0, 0.2), 16: (1.2, 0.1)}
+# Mean gaps in percent of the likeliest partition and of the best of 100, by stages, on 150 problems
+# as the original paper draws them: what a trained network has to reach, and what the shipped one
+# does, a fifth added.
+TARGETS = {2: (0.01, 0.0), 4: (0.10, 0.01), 8: (0.8, 0.1), 16: (2.0, 0.5)}
+REACHED = {2: (0.0023, 0.0), 4: (0.044, 0.0), 8: (0.50, 0.024), 16: (0.41, 0.027)}
 
 
 @lru_cache(maxsize=8)
@@ -42,9 +44,9 @@ def _gap_percent(stages: int, samples: int, seen: np.ndarray | None = None) -> f
 
 @pytest.mark.parametrize("stages", REACHED)
 def test_near_the_optimum(stages: int) -> None:
-    """The likeliest partition and the best of 100 are as near as the card of the network says."""
-    assert _gap_percent(stages, 1) <= REACHED[stages][0] + 0.005
-    assert _gap_percent(stages, 100) <= REACHED[stages][1] + 0.005
+    """The likeliest partition and the best of 100 are within the targets, none worse than it was."""
+    for samples, target, reached in zip((1, 100), TARGETS[stages], REACHED[stages], strict=True):
+        assert _gap_percent(stages, samples) <= min(target, reached) + 1e-9
 
 
 @pytest.fixture(name="_untrained")
@@ -58,9 +60,12 @@ def _without_training(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("stages", REACHED)
 @pytest.mark.usefixtures("_untrained")
 def test_untrained_weights_miss_by_far(stages: int) -> None:
-    """Random weights are worse by a factor of two at least: training makes the difference."""
-    assert _gap_percent(stages, 1) > 2 * REACHED[stages][0]
-    assert stages == 2 or _gap_percent(stages, 100) > 2 * REACHED[stages][1]
+    """Random weights miss the targets by a factor of two at least: training makes the difference.
+
+    A hundred samples hold the best of the 29 places for one cut, whoever draws them.
+    """
+    assert _gap_percent(stages, 1) > 2 * TARGETS[stages][0]
+    assert stages == 2 or _gap_percent(stages, 100) > 2 * TARGETS[stages][1]
 
 
 @pytest.mark.parametrize("stages", REACHED)
@@ -68,7 +73,7 @@ def test_shuffled_costs_miss_by_far(stages: int) -> None:
     """A network that is shown the boundary costs in another order misses by a factor of two."""
     _, boundaries = _problem(stages)
     order = np.random.default_rng(0).permutation(boundaries.shape[1])
-    assert _gap_percent(stages, 1, boundaries[:, order]) > 2 * REACHED[stages][0]
+    assert _gap_percent(stages, 1, boundaries[:, order]) > 2 * TARGETS[stages][0]
 
 
 def test_no_solver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

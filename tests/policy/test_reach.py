@@ -56,7 +56,7 @@ def test_reaches_of_gradient_work_hold_every_partition_within_the_limit(seed: in
 def test_the_best_balanced_partition_lies_in_the_windows() -> None:
     """The ends that the least limit allows are in every window, so something can be decoded."""
     found = small_problems(40, seed=5)
-    chains, is_feasible = chains_of(found, is_simulated=False, size=(4, 3))
+    chains, is_feasible = chains_of(found, is_simulated=False, size=(4, 3, 3))
     for row in np.flatnonzero(is_feasible).tolist():
         pieces = found[row].num_pieces
         place = chains.reach[row, 0, 1, :pieces] - chains.origin[row, :pieces]

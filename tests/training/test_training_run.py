@@ -17,8 +17,9 @@ from apss_jax.training import run
 from apss_jax.training.checkpoint import METRICS_FILE, STATE_FILE, load_state
 from apss_jax.training.objective import costs_of_all
 from apss_jax.training.order_pool import OrderPoolPlan, order_costs_s, padded_orders
-from apss_jax.training.order_trainer import OrderTrainingConfig, Report, order_step
+from apss_jax.training.order_trainer import OrderTrainingConfig, order_step
 from apss_jax.training.pool import PoolPlan
+from apss_jax.training.steps import Report
 from apss_jax.training.trainer import TrainingConfig, TrainingState, train_step
 
 ORDERS = OrderTrainingConfig(
@@ -34,7 +35,7 @@ CONFIG = TrainingConfig(
     warm_start=0.5,
     samples=3,
     network=NetworkConfig(width=8, heads=2, blocks=1, place_width=4),
-    pools=(PoolPlan((("closed_few", 12), ("simulated_few", 12)), (4, 12), 8),),
+    pools=(PoolPlan((("closed_few", 12), ("simulated_few", 12)), (4, 12, 6), 8),),
     shares=(1.0,),
     orders=ORDERS,
 )
