@@ -75,7 +75,7 @@ def fit_widths(misses: Misses, groups: Sequence[str]) -> dict[str, Width]:
 
 
 def _far(misses: Misses, named: Names, widths: dict[str, Width]) -> float:
-    """Returns what a doubling beyond other runs must add to cover its share of the far runs."""
+    """Returns what a doubling beyond other runs adds, all groups together."""
     known = np.zeros_like(misses.log_error)
     for name, width in widths.items():
         known[named == name] = width.of(misses.chosen(named == name))
@@ -83,15 +83,18 @@ def _far(misses: Misses, named: Names, widths: dict[str, Width]) -> float:
 
 
 def _per_doubling(misses: Misses, known: PerRun, doublings: PerRun) -> float:
-    """Returns what each doubling must add to widths to cover the share of the runs that have any.
+    """Returns what each doubling adds to known widths, by the quantile loss of runs with any.
 
-    0 where none has.
+    0 where none has. Runs hardly beyond others have little to say, however far off they are.
     """
     rows = doublings > 0
     if not rows.any():
         return 0.0
-    missing = np.sqrt(np.maximum(misses.log_error**2 - known**2, 0.0))[rows]
-    return weighted_quantile(missing / doublings[rows], misses.weight[rows], COVERAGE)
+    beyond, weight = doublings[rows], misses.weight[rows]
+    off, before = misses.log_error[rows], known[rows]
+    return min(
+        TRIED, key=lambda tried: _quantile_loss(off, np.hypot(before, tried * beyond), weight)
+    )
 
 
 def _common_loss(parts: dict[str, Misses], expert: float) -> float:
@@ -115,9 +118,15 @@ def _grown(part: Misses, expert: float) -> Width:
 
 
 def _width(part: Misses, expert: float) -> Width:
-    """Returns the width that covers its share exactly, as far as its other part lets it."""
+    """Returns the width that covers its share of one more run, as far as its other part lets it.
+
+    Of n runs that is a share of 1 + 1 / n times as many (split conformal prediction, Lei et al.
+    2018, arXiv 1604.04173); n is Kish's effective number where weights differ.
+    """
     beside = _beside(part, expert, 0.0, 0.0)
-    left = weighted_quantile(part.log_error**2 - beside, part.weight, COVERAGE)
+    runs = part.weight.sum() ** 2 / (part.weight**2).sum()
+    share = min(1.0, COVERAGE * (1.0 + 1.0 / runs))
+    left = weighted_quantile(part.log_error**2 - beside, part.weight, share)
     return Width(float(np.sqrt(max(left, LEAST_WIDTH**2))), expert, 0.0, 0.0)
 
 
@@ -131,6 +140,11 @@ def _beside(misses: Misses, expert: float, domain: float, far: float) -> PerRun:
 
 
 def _loss(part: Misses, width: Width) -> float:
-    over = part.log_error - width.of(part)
+    return _quantile_loss(part.log_error, width.of(part), part.weight)
+
+
+def _quantile_loss(log_error: PerRun, half_width: PerRun, weight: PerRun) -> float:
+    """Returns the mean loss that is least where 80 % of the errors lie within (Koenker 1978)."""
+    over = log_error - half_width
     each = np.where(over > 0, COVERAGE * over, (COVERAGE - 1.0) * over)
-    return float(np.average(each, weights=part.weight))
+    return float(np.average(each, weights=weight))

@@ -68,6 +68,26 @@ def test_a_group_of_few_runs_is_as_uncertain_as_all_together() -> None:
     assert widths["few"].base == pytest.approx(widths["many"].base, rel=0.1)
 
 
+def test_runs_hardly_beyond_the_others_say_little_of_doublings() -> None:
+    """A tenth of a doubling with an error of 0.5 does not make a whole one count for five."""
+    hardly, far = (Reach(False, 0.0, doublings, 0.0) for doublings in (0.1, 4.0))
+    misses = _misses([(PLAIN, 300, 0.1), (hardly, 10, 0.5), (far, 30, 0.45)])
+    assert fit_widths(misses, ["a"] * 340)["a"].far < 0.2
+
+
+def test_few_runs_leave_more_room_for_the_next() -> None:
+    """Of 25 runs 4 more than of 2,500: 83 % of them lie within, so that 80 % of others do."""
+    errors = np.linspace(0.1, 0.35, 25)
+    few = fit_widths(_spread(errors), ["a"] * 25)["a"].base
+    many = fit_widths(_spread(np.repeat(errors, 100)), ["a"] * 2500)["a"].base
+    assert (errors < few).mean() == pytest.approx(0.84)
+    assert (errors < many).mean() == pytest.approx(0.80)
+
+
+def _spread(errors: np.ndarray) -> Misses:
+    return Misses.of(errors, np.ones_like(errors), [PLAIN] * len(errors))
+
+
 def test_a_left_out_run_is_as_far_as_its_sizes_lie_beyond_the_others() -> None:
     """Four times the devices of the other fold's runs are two doublings; inside is none."""
     runs = [run_of(num_gpus=n, global_batch="512") for n in ("8", "16", "64", "16")]
