@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from apss_jax.schema.errors import mistake
+from profiler.meeting import meet
 
 KEY: Final = "--coordinator"
 JOIN_TIMEOUT_S: Final = 120
@@ -95,6 +96,8 @@ def find_launch(
 
 def join(launch: Launch) -> None:
     """Joins the run; raises `InputError` when the other processes cannot be reached."""
+    if launch.coordinator and launch.num_processes and launch.process_id is not None:
+        meet(launch.coordinator, launch.num_processes, launch.process_id, JOIN_TIMEOUT_S)
     import jax
 
     try:
