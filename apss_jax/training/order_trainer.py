@@ -28,8 +28,8 @@ from apss_jax.training.sharding import shared_out
 from apss_jax.training.steps import Report, clipped_adam, moved, planned
 
 ORDER_POOLS: Final = (
-    OrderPoolPlan((((4, 8), 2600), ((9, 16), 1600)), (16, 100, 4096), 32),
-    OrderPoolPlan((((17, 32), 300),), (32, 160, 16384), 16),
+    OrderPoolPlan((((4, 8), 3500), ((9, 16), 3500)), (16, 100, 4096), 32),
+    OrderPoolPlan((((17, 32), 400),), (32, 160, 16384), 16),
 )
 
 
@@ -37,7 +37,7 @@ ORDER_POOLS: Final = (
 class OrderTrainingConfig:
     """All that decides what the order head becomes."""
 
-    steps: int = 2000
+    steps: int = 5000
     objective: str = "contrastive"
     warm_start: float = 0.6
     learning_rate: float = 2e-3

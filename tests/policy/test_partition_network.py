@@ -44,7 +44,7 @@ def _gap_percent(stages: int, samples: int, seen: np.ndarray | None = None) -> f
 
 @pytest.mark.parametrize("stages", REACHED)
 def test_near_the_optimum(stages: int) -> None:
-    """The likeliest partition and the best of 100 are within the targets, none worse than it was."""
+    """The likeliest partition and the best of 100 are within the targets, and what they were."""
     for samples, target, reached in zip((1, 100), TARGETS[stages], REACHED[stages], strict=True):
         assert _gap_percent(stages, samples) <= min(target, reached) + 1e-9
 
