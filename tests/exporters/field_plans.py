@@ -6,7 +6,7 @@ from planned import A100, H100, launch_of_split, on_devices, small_model, typed
 
 from apss_jax.importers.clusters import load_cluster
 from apss_jax.importers.prediction import with_predictions
-from apss_jax.schema.layers import Attention, Layer, MoeMlp
+from apss_jax.schema.layers import Attention, DenseMlp, LatentAttention, Layer, MoeMlp
 from apss_jax.schema.model import Model
 
 
@@ -17,6 +17,9 @@ def routed(layers: int) -> Model:
     return small_model(layers, Layer(mixer=attention, feed_forward=experts))
 
 
+LATENT_ATTENTION: Final = LatentAttention(
+    num_heads=4, query_rank=20, kv_rank=16, nope_head_dim=12, rope_head_dim=6, value_head_dim=14
+)
 WIDE: Final[dict[str, Any]] = {"context_parallel": 3, "data_parallel": 5, "micro_batch": 7}
 SHARED: Final[dict[str, Any]] = {"tensor_parallel": 2, "sequence_parallel": True}
 UNEVEN: Final = launch_of_split(
@@ -45,6 +48,21 @@ PREDICTING: Final = launch_of_split(
     **WIDE,
     **SHARED,
 )
+HALVED: Final = launch_of_split(
+    [2, 4], tensor_parallel=3, data_parallel=5, micro_batch=7, zero_stage=3, sequence_parallel=True
+)
+LATENT: Final = launch_of_split(
+    [6],
+    model=small_model(
+        6, Layer(mixer=LATENT_ATTENTION, feed_forward=DenseMlp(intermediate_size=96))
+    ),
+    tensor_parallel=2,
+    data_parallel=3,
+    micro_batch=5,
+    zero_stage=2,
+    precision="fp8",
+)
+PLAIN: Final = launch_of_split([6], data_parallel=3, micro_batch=5, zero_stage=0)
 PIPED: Final = launch_of_split(
     [1, 2, 3, 4], tensor_parallel=2, data_parallel=3, micro_batch=5, recompute="full"
 )

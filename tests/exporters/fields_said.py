@@ -86,11 +86,9 @@ def _torchtitan(files: Mapping[str, str]) -> Fields:
 
 
 def _maxtext(files: Mapping[str, str]) -> Fields:
-    """Returns the configuration without the model; of each axis the product inside and across."""
+    """Returns the configuration; of each axis the product inside and across."""
     config = yaml.safe_load(files["plan.yml"])
-    names = ("per_device", "gradient", "max_target", "num_pipeline", "num_layers_per", "shard_",
-             "remat", "dtype", "scan", "base_num_decoder_layers", "quantization")  # fmt: skip
-    found = {name: value for name, value in config.items() if name.startswith(names)}
+    found = {name: value for name, value in config.items() if not name.endswith("_parallelism")}
     axes = {name[4:] for name in config if name.startswith(("ici_", "dcn_"))}
     return found | {axis: prod(config[f"{place}_{axis}"] for place in PLACES) for axis in axes}
 

@@ -144,3 +144,12 @@ def test_flagscale_hostfile_and_experiment() -> None:
     assert files["hostfile"] == f"node0 slots=8 type={A100}\nnode1 slots=8 type={H100}\n"
     experiment = yaml.safe_load(files["config.yaml"])["experiment"]
     assert experiment["runner"]["rdzv_backend"] == "static"
+    assert yaml.safe_load(files["config.yaml"])["action"] == "run"
+
+
+@pytest.mark.parametrize(("stage", "connections"), [(1, 1), (2, 32)])
+def test_flagscale_sets_the_connections_of_cuda(stage: int, connections: int) -> None:
+    """One of them orders transfers; Megatron-FSDP does not start with one."""
+    config = write_flagscale(launch_of_split([8], zero_stage=stage)).files["config.yaml"]
+    variables = yaml.safe_load(config)["experiment"]["envs"]
+    assert variables == {"CUDA_DEVICE_MAX_CONNECTIONS": connections}
