@@ -63,7 +63,7 @@ def read_aceso(files: Sequence[Path], wanted: Wanted) -> Imported:
 def _operators(path: Path) -> list[PartTime]:
     form = "gpt_1_3B_mbs4_tp2_algo0.csv"
     batch, degree = numbers_in_name(path, r"_mbs(\d+)_tp(\d+)_algo\d+\.csv$", form)
-    rows = list(csv.DictReader(io.StringIO(read_text(path))))
+    rows = _table(path)
     if not rows or not set(COLUMNS) <= set(rows[0]):
         raise foreign(path, TOOL, f"it has no columns {', '.join(COLUMNS)}")
     names = [row["op_name"] for row in rows]
@@ -86,7 +86,7 @@ def _sums(path: Path, rows: Sequence[dict[str, str]], column: str) -> Split:
 def _collective(path: Path, match: re.Match[str], wanted: Wanted) -> LinkDatum:
     operation = cast(Operation, match[1])  # the pattern holds four of them
     size = int(match[2])
-    rows = list(csv.reader(io.StringIO(read_text(path))))
+    rows = _lines(path)
     if not rows or rows[0] != ["data_size(MB)", "time(ms)"]:
         raise foreign(path, TOOL, "it has no columns data_size(MB) and time(ms)")
     pairs = sorted((_number(path, "size", r[0]), _number(path, "time", r[1])) for r in rows[1:])
@@ -98,7 +98,7 @@ def _collective(path: Path, match: re.Match[str], wanted: Wanted) -> LinkDatum:
 
 def _transfers(path: Path, wanted: Wanted) -> LinkDatum:
     """Returns rates of one sender: inside a node, or from the first node to the second."""
-    rows = [row for row in csv.reader(io.StringIO(read_text(path))) if row]
+    rows = [row for row in _lines(path) if row]
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
         raise foreign(path, TOOL, "it is no line of MB and one of GB/s")
     sizes, rates = ([_number(path, "p2p", word) for word in row] for row in rows)
@@ -120,6 +120,22 @@ def _check_rate(path: Path, samples: Sequence[LinkSample], factor: float) -> Non
     if not rates or max(rates) > FASTEST_BYTES_PER_S or max(rates) < 1e6:
         rule = "gives rates that no link has: a unit is wrong"
         raise mistake("(whole file)", "", rule, "Give MB, ms and GB/s", file=str(path))
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """Returns the lines of a table as lists of texts."""
+    try:
+        return list(csv.reader(io.StringIO(read_text(path))))
+    except csv.Error as error:  # a field of more than 131,072 characters, a lone carriage return
+        raise foreign(path, TOOL, str(error)) from None
+
+
+def _table(path: Path) -> list[dict[str, str]]:
+    """Returns the lines of a table by the names of its columns; raises `InputError`."""
+    head, *rows = _lines(path) or [[]]
+    if any(len(row) not in (0, len(head)) for row in rows):
+        raise foreign(path, TOOL, "a line has other columns than the first")
+    return [dict(zip(head, row, strict=True)) for row in rows if row]
 
 
 def _number(path: Path, key: str, text: str | None) -> float:

@@ -23,6 +23,7 @@ FOUND = [
     ("import nccl-tests", NCCL[0].replace("node2", "node1").encode() * 9),
     ("import metis", changed(metis()[0], b"[10, 10", b'["10", 10')),
     ("import aceso", changed(ACESO[0], b",400.0,700.0", b"")),
+    ("import aceso", changed(ACESO[0], b"400.0", b'"' + 140_000 * b"4" + b'"')),
     ("import piper", changed(piper()[0], b'"TMPCs": {', b'"TMPCs": "1", "a": {')),
     ("import piper", piper()[0].replace(b"1000.0", b"1e999")),
     ("import sailor", changed(sailor()[0], b"0.005", b"1e308")),
