@@ -28,7 +28,7 @@ from apss_jax.policy.batched import Params, likely_orders, new_order_params
 from apss_jax.policy.placements import placement_inputs
 from apss_jax.schema.plan import Plan, SearchResult
 from apss_jax.training.evaluation import HELD_OUT_SEED, gap_percent
-from apss_jax.training.order_pool import OrderPoolPlan, order_costs_s
+from apss_jax.training.order_pool import OrderPoolPlan, build_order_pool, order_costs_s
 from apss_jax.training.order_trainer import OrderTrainingConfig, new_order_state, order_step
 from apss_jax.training.placements import MIXES, Mix, draw_placements
 
@@ -42,6 +42,7 @@ PAIRS: tuple[Mix, ...] = (("A100", "V100"), ("H100", "A100-80"))
 SEEDS = (0, 1, 2)
 POOL = OrderPoolPlan((((4, 8), 1600), ((9, 16), 700)), (16, 100, 4096), 32)
 STEPS = 900
+LABEL_STEPS = 1500  # simulated for the best order known of a problem
 NUM_ORDERS = 16
 TESTED = (((4, 8), 120), ((9, 16), 50))
 LONG = 20_000
@@ -111,6 +112,7 @@ def trained(mixes: tuple[Mix, ...], seed: int) -> tuple[Params, float]:
         steps=STEPS, objective="imitation", pools=(POOL,), shares=(1.0,), mixes=mixes
     )
     state = new_order_state(config, seed)
+    state.pools = [build_order_pool(POOL, seed + 1, mixes, budget=LABEL_STEPS)]
     while state.step < config.steps:
         order_step(config, seed, state)
     return state.params, time.process_time() - start_s

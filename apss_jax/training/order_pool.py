@@ -59,14 +59,19 @@ class OrderPool:
         return found
 
 
-def build_order_pool(plan: OrderPoolPlan, seed: int, mixes: tuple[Mix, ...] = MIXES) -> OrderPool:
-    """Returns the pool of a plan; problems that no order fits are left out."""
+def build_order_pool(
+    plan: OrderPoolPlan, seed: int, mixes: tuple[Mix, ...] = MIXES, *, budget: int = LABEL_BUDGET
+) -> OrderPool:
+    """Returns the pool of a plan; problems that no order fits are left out.
+
+    `budget` is how many steps are simulated for the label of each.
+    """
     drawn = [
         placement.instance
         for stages, count in plan.counts
         for placement in draw_placements(count, seed, stages=stages, mixes=mixes)
     ]
-    found = [arranged(instance, budget=LABEL_BUDGET) for instance in drawn]
+    found = [arranged(instance, budget=budget) for instance in drawn]
     kept = [(each, best) for each, best in zip(drawn, found, strict=True) if best is not None]
     instances = [instance for instance, _ in kept]
     inputs, _ = placement_inputs(instances, plan.size)
