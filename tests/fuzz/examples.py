@@ -24,6 +24,8 @@ SLURM: Final = (
 SMI: Final = (
     "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\nGPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-2)\n",
     "name, memory.total [MiB]\n" + 2 * "NVIDIA H100 80GB HBM3, 81559 MiB\n",
+)
+TOPOLOGY: Final = (
     "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV18\tPIX\t0-31\t0\n"
     "GPU1\tNV18\t X \tSYS\t32-63\t1\nNIC0\tPIX\tSYS\t X \t\t\n",
 )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import examples
 from answers import answers
+from command_lines import LINES, reader_of
 
 from apss_jax.calibration.library_constants import Priors
 from apss_jax.cli.pins import read_pins
@@ -141,6 +142,7 @@ READERS: Final[tuple[Reader, ...]] = (
     Reader("hostfile", _hosts, _lines(examples.HOSTS), "hosts"),
     Reader("SLURM variables", _hosts, _lines(examples.SLURM), "slurm.txt"),
     Reader("nvidia-smi", _cluster, _lines(examples.SMI), "smi.txt"),
+    Reader("nvidia-smi topo", _hosts, _lines(examples.TOPOLOGY), "topo.txt"),
     Reader("Megatron arguments", _megatron, _lines(examples.MEGATRON), "train.sh"),
     Reader("stack", lambda path: load_stack(str(path)).to_json(), _library("stacks")),
     Reader("runs table", read_runs, _lines(examples.RUNS), "runs.csv"),
@@ -172,5 +174,6 @@ READERS: Final[tuple[Reader, ...]] = (
            _lines(examples.SHORTHAND)),
     Reader("word: model", partial(_text, read=lambda text: load_model(text).to_json()),
            _lines(("gpt2", "llama-3.1-8b"))),
+    *(Reader(*reader_of(command), "words.txt") for command in LINES),
     Reader("word: pin", partial(_text, read=lambda text: read_pins([text])), _lines(examples.PINS)),
 )  # fmt: skip
