@@ -59,7 +59,8 @@ def _is_path(text: str) -> bool:
 
 
 def _read(path: Path) -> Model:
-    file = path / CONFIG if path.is_dir() and (path / CONFIG).is_file() else path
+    inside = path / CONFIG
+    file = inside if is_there(str(inside)) and inside.is_file() else path
     stem = file.stem if file.name != CONFIG else file.resolve().parent.name
     return model_from_json(read_json(file), file=str(file), name=stem)
 

@@ -182,8 +182,12 @@ def compared(index: int, first: int, last: int) -> tuple[Counter[str], list[str]
     name = READERS[index].name
     counts = Counter(kind for kind, *_ in one.values())
     found = [f"{name} {n}: {kind}\n{text}" for n, (kind, _, text) in one.items() if text]
-    changed = [n for n in one if n not in two or one[n][1] != two[n][1]]
-    return counts, [*found, *(f"{name} {n}: another answer the second time" for n in changed)]
+    nothing = ["nothing", "", ""]
+    for n, (kind, digest, _) in one.items():
+        again, other, text = two.get(n, nothing)
+        if digest != other:
+            found.append(f"{name} {n}: {kind}, and another answer the second time: {again}\n{text}")
+    return counts, found
 
 
 def main() -> int:

@@ -31,6 +31,7 @@ FOUND = [
     ("import amp", changed(vectors()[0], b"(28,)", b"(9999999999,)")),
     ("network sizes", b"[" * 100_000),
     ("word: model", b"m" * 300),
+    ("word: model", b"./" + b"m" * 300),
     ("SLURM variables", "SLURM_JOB_NODELIST=gpu[\u00b2-\u00b3]\n".encode()),
     ("SLURM variables", b"SLURM_JOB_NODELIST=gpu[1-" + LONG + b"]\n"),
     ("SLURM variables", b"SLURM_JOB_NODELIST=" + b",".join([b"g[1-90000]"] * 40) + b"\n"),
