@@ -13,6 +13,7 @@ from planned import (
     launch_of_split,
     mixed,
     modules,
+    on_devices,
 )
 
 from apss_jax.exporters.bridge import write_bridge
@@ -112,6 +113,15 @@ def test_deepspeed_on_uneven_nodes_is_started_by_torchrun() -> None:
     script = write_deepspeed(launch).files["launch.sh"]
     assert "COUNTS=(4 1)" in script
     assert "torchrun" in script and "deepspeed --hostfile" not in script
+
+
+@pytest.mark.parametrize(("first", "launcher"), [(0, "deepspeed --hostfile"), (4, "torchrun")])
+def test_deepspeed_is_started_on_the_plans_devices(first: int, launcher: str) -> None:
+    """Its launcher takes the first GPUs of every host: others need torchrun."""
+    launch = launch_of_split([8], data_parallel=4, cluster=f"1x8x{H100}")
+    moved = on_devices(launch, [range(first, first + 4)])
+    lines = write_deepspeed(moved).files["launch.sh"].splitlines()
+    assert any(line.startswith(launcher) for line in lines)
 
 
 def test_flagscale_meshes_of_a_mixed_plan() -> None:
