@@ -117,6 +117,19 @@ def test_maxtext_shards_over_an_axis(stage: int, axis: str) -> None:
     assert config["shard_optimizer_over_data"] is (stage == 1)
 
 
+@pytest.mark.parametrize(("tensor", "rows"), [(2, None), (5, 128_260)])
+def test_maxtext_pads_the_vocabulary_of_its_own_models(tensor: int, rows: int | None) -> None:
+    """128,256 rows are a multiple of 2; five ranks need four rows more, over the model's file."""
+    model = load_model("llama-3.1-8b")
+    launch = launch_of_split([32], model=model, tensor_parallel=tensor, zero_stage=0)
+    named = launch.plan.model_copy(update={"model": "llama-3.1-8b"})
+    config = _maxtext(Launch(named, model, launch.cluster))
+    assert config["model_name"] == "llama3.1-8b"
+    assert (config.get("vocab_size"), config.get("override_model_config")) == (
+        (rows, True) if rows else (None, None)
+    )
+
+
 def test_jax_module_holds_every_layer() -> None:
     """Stages, shape and devices are those of the plan; roles have axes of the mesh."""
     launch = launch_of_split([4, 4], tensor_parallel=2, zero_stage=3, sequence_parallel=True)

@@ -152,9 +152,15 @@ def test_flagscale_hostfile_and_experiment() -> None:
     """Hosts carry their type, and only static rendezvous runs several of them."""
     files = write_flagscale(mixed([2, 3])).files
     assert files["hostfile"] == f"node0 slots=8 type={A100}\nnode1 slots=8 type={H100}\n"
-    experiment = yaml.safe_load(files["config.yaml"])["experiment"]
-    assert experiment["runner"]["rdzv_backend"] == "static"
-    assert yaml.safe_load(files["config.yaml"])["action"] == "run"
+    config = yaml.safe_load(files["config.yaml"])
+    experiment = config["experiment"]
+    assert experiment["runner"] == {"hostfile": "./hostfile", "rdzv_backend": "static"}
+    assert experiment["task"] == {
+        "type": "train",
+        "backend": "megatron",
+        "entrypoint": "flagscale/train/megatron/train_gpt.py",
+    }
+    assert (config["action"], config["defaults"]) == ("run", [{"train": "plan"}, "_self_"])
 
 
 @pytest.mark.parametrize(("stage", "connections"), [(1, 1), (2, 32)])
