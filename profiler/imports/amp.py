@@ -25,6 +25,11 @@ from profiler.imports.imported import (
 )
 
 TOOL: Final = "AMP"
+# What numpy makes of headers: it evaluates them as literals of Python, then sorts their keys.
+UNREADABLE: Final = (
+    *(ValueError, TypeError, OverflowError, SyntaxError, TokenError),
+    *(OSError, EOFError, MemoryError, RecursionError),
+)
 
 
 def read_amp(files: Sequence[Path], wanted: Wanted) -> Imported:
@@ -39,7 +44,7 @@ def _read(path: Path, wanted: Wanted) -> list[PartTime]:
         times = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(times, np.ndarray):
             raise ValueError("an archive")
-    except (ValueError, OSError, EOFError, SyntaxError, TokenError, OverflowError):
+    except UNREADABLE:
         raise foreign(path, TOOL, "it is no array of numpy") from None
     if times.ndim != 1 or times.dtype.kind != "f":
         raise foreign(path, TOOL, "it is no vector of seconds")

@@ -29,6 +29,7 @@ FOUND = [
     ("import sailor", changed(sailor()[0], b"0.005", b"1e308")),
     ("import amp", changed(vectors()[0], b"'shape': (", b"'shape': ((")),
     ("import amp", changed(vectors()[0], b"(28,)", b"(9999999999,)")),
+    ("import amp", changed(vectors()[0], b", 'fortran_order'", b",B'fortran_order'")),
     ("network sizes", b"[" * 100_000),
     ("word: model", b"m" * 300),
     ("word: model", b"./" + b"m" * 300),
