@@ -108,9 +108,8 @@ def _stack(
     labels: Sequence[str],
 ) -> Stack:
     moves: dict[str, object] = {}
-    for fit in (time_fit, memory_fit):
-        for constant in fit.fitted if fit else ():
-            moves[constant.field] = constant.value(fit.stack)  # type: ignore[union-attr]
+    for fit in filter(None, (time_fit, memory_fit)):
+        moves.update({constant.field: constant.value(fit.stack) for constant in fit.fitted})
     said = ", ".join(f"{field} {value:.4g}" for field, value in moves.items())
     source = (
         f"Calibrated from '{base.name}' on {', '.join(labels)}: {said or 'nothing determined'}; "
