@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from apss_jax.policy.weights import flat, nested
-from apss_jax.schema.errors import mistake
+from apss_jax.schema.errors import InputError, mistake
 from apss_jax.training.order_trainer import draw_order_pools
 from apss_jax.training.steps import Report
 from apss_jax.training.trainer import TrainingConfig, TrainingState, new_state
@@ -45,12 +45,12 @@ def save_state(folder: Path, config: TrainingConfig, state: TrainingState) -> No
 def load_state(folder: Path, config: TrainingConfig) -> TrainingState:
     """Returns the state to go on from: the saved one, or a new one where none is.
 
-    Raises `InputError` if the state of the folder belongs to other settings.
+    Raises `InputError` if the state of the folder belongs to other settings or is damaged; before
+    any problem is drawn, where the file alone tells.
     """
-    state = new_state(config)
     file = folder / STATE_FILE
     if not file.exists():
-        return state
+        return new_state(config)
     tensors, told = _read(file)
     if told.get("config") != _text(config):
         raise mistake(
@@ -58,6 +58,21 @@ def load_state(folder: Path, config: TrainingConfig) -> TrainingState:
             "Choose another --out, or give the settings of the run to go on with",
             file=str(file),
         )
+    state = new_state(config)
+    try:
+        _restore(state, config, tensors, told)
+    except (KeyError, ValueError) as error:  # a name that is missing, a size or step that is none
+        raise _damaged(file, str(error)) from error
+    return state
+
+
+def _restore(
+    state: TrainingState,
+    config: TrainingConfig,
+    tensors: dict[str, np.ndarray],
+    told: dict[str, Any],
+) -> None:
+    """Puts what was saved into a new state."""
     state.step, state.orders.step = int(told["step"]), int(told["order_step"])
     state.params, state.optimizer = _trees_of("cuts", tensors, state.optimizer)
     orders = state.orders
@@ -70,7 +85,6 @@ def load_state(folder: Path, config: TrainingConfig) -> TrainingState:
     for index, order_pool in enumerate(orders.pools):
         order_pool.elite_orders = tensors[f"order_pools.{index}.orders"]
         order_pool.elite_s = tensors[f"order_pools.{index}.costs"]
-    return state
 
 
 def _tensors_of(name: str, params: Any, optimizer: Any) -> dict[str, Any]:
@@ -129,8 +143,9 @@ def _read(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             names = opened.keys()
             return {name: opened.get_tensor(name) for name in names}, opened.metadata() or {}
     except (OSError, SafetensorError) as error:
-        raise mistake(
-            *("file", str(error), "it must be a state that training wrote"),
-            "Remove it to begin anew",
-            file=str(file),
-        ) from error
+        raise _damaged(file, str(error)) from error
+
+
+def _damaged(file: Path, found: str) -> InputError:
+    rule = "it must be a state that training wrote"
+    return mistake("file", found, rule, "Remove it to begin anew", file=str(file))

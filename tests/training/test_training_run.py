@@ -6,6 +6,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from apss_jax.partitioning.portfolio import block_orders
 from apss_jax.policy.batched import Params, new_order_params, new_params
@@ -152,8 +154,9 @@ def test_better_orders_than_the_best_known_are_kept(whole: Path) -> None:
     assert np.sum(pool.elite_s < known_s) >= 2
 
 
-def test_a_state_of_other_settings_is_refused(whole: Path) -> None:
-    """The message names the file and both settings."""
+def test_a_state_of_other_settings_is_refused(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the file and both settings, and comes before problems are drawn."""
+    monkeypatch.delattr("apss_jax.training.checkpoint.new_state")
     other = TrainingConfig(steps=9, network=CONFIG.network, pools=CONFIG.pools, shares=(1.0,))
     with pytest.raises(InputError, match="this run has"):
         load_state(whole, other)
@@ -164,4 +167,19 @@ def test_a_damaged_state_is_refused(whole: Path, tmp_path: Path) -> None:
     data = (whole / STATE_FILE).read_bytes()
     (tmp_path / STATE_FILE).write_bytes(data[:100])
     with pytest.raises(InputError, match="Remove it"):
+        load_state(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize("lost", ["cuts.optimizer.0", "pools.0.ends", "order_step"])
+def test_a_state_without_one_of_its_parts_is_refused(
+    whole: Path, tmp_path: Path, lost: str
+) -> None:
+    """Settings that agree do not make a whole state of one that has lost something."""
+    with safe_open(whole / STATE_FILE, "numpy") as opened:
+        told = opened.metadata()
+        names = opened.keys()
+        tensors = {name: opened.get_tensor(name) for name in names if name != lost}
+    told = {name: value for name, value in told.items() if name != lost}
+    save_file(tensors, tmp_path / STATE_FILE, told)
+    with pytest.raises(InputError, match=lost):
         load_state(tmp_path, CONFIG)
