@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from apss_jax.planning.memory_risk import FITS_BELOW
 from apss_jax.report.accuracy_rows import (
+    MIN_ROWS,
     experiment_summaries,
     figure,
     oom_rates,
@@ -23,12 +25,22 @@ Predicted against measured, on published runs. *MAPE* is the mean absolute error
 measurement, *median* the median one, *rho* Spearman's rank correlation, *inside* the share of
 measurements within the 80 % interval. All rows count. Sources with fewer than {few} measured rows
 (in italics) are reported, not claimed. *generic* is the same with each source's software stack
-replaced by the one for unlisted frameworks."""
+replaced by the one for unlisted frameworks, whose interval is wider."""
 
 HELD_OUT: Final = """\
 Each experiment (one model, cluster size and sequence length of one source) is predicted by
 constants that were fitted without it, in four folds; *generic* by the stack for unlisted frameworks
 fitted without the run's whole framework. Written by `make fit` beside the constants."""
+OUT_OF_MEMORY: Final = """\
+Counts of runs that ran out of memory or did not; the verdict is a probability of 0.5."""
+CHOICES: Final = """\
+The pick is the fastest predicted layout that is predicted to fit (a probability below {limit:g} to
+run out); regret is how much slower it was than the best measured one. *Failed* picks ran out of
+memory or crashed: they have no regret and are counted apart, while the best of three counts those
+of three picks that ran. Experiments with at least {few} predicted rows."""
+NOT_COMPARED: Final = """\
+A run is compared where the table gives its step time, tokens per second, or operations per second
+beside the formula that counted them; or its peak memory; or whether it ran out."""
 CONTRADICTIONS: Final = """\
 These runs count in every figure above, though something about them cannot be right."""
 
@@ -62,14 +74,14 @@ def accuracy_page(inputs: PageInputs) -> str:
         "## Memory",
         _table(_memory_rows(sources)),
         "## Out of memory",
-        "Counts of runs that ran out of memory or did not; the verdict is a probability of 0.5.",
+        OUT_OF_MEMORY,
         _table(_oom_rows(sources)),
         "## Choosing among measured layouts",
-        "The pick is the fastest predicted layout that is predicted to fit; regret is how much "
-        "slower it was than the best measured one. Experiments with at least 5 predicted rows.",
+        CHOICES.format(limit=FITS_BELOW, few=MIN_ROWS),
         _table(_experiment_rows(inputs.validation.experiments)),
         *_contradiction_parts(inputs.contradictions),
         "## What was assumed and skipped",
+        NOT_COMPARED,
         "\n".join(_remarks(sources)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -79,8 +91,11 @@ def _held_out_parts(found: HeldOut) -> Iterator[str]:
     yield "## Runs that the constants were not fitted on"
     yield HELD_OUT
     yield _table(_time_rows([*found.sources, *found.parts], [*found.generic, *found.generic_parts]))
+    yield "Their peak memory:"
     yield _table(_memory_rows([*found.sources, *found.parts]))
+    yield "Who of them ran out of memory:"
     yield _table(_oom_rows(found.sources))
+    yield "Choosing among their layouts:"
     yield _table(_experiment_rows(found.experiments))
 
 
@@ -100,7 +115,8 @@ def _table(rows: Iterator[Sequence[str]]) -> str:
 def _time_rows(
     sources: Sequence[SourceAccuracy], generic: Sequence[SourceAccuracy]
 ) -> Iterator[Sequence[str]]:
-    yield ("source", "rows", "MAPE %", "median %", "rho", "inside %", "generic MAPE %", "median %")
+    own = ("source", "rows", "MAPE %", "median %", "rho", "inside %")
+    yield (*own, "generic MAPE %", "median %", "inside %")
     other = {each.source: each.step_time for each in generic}
     for each in sources:
         time, plain_time = each.step_time, other[each.source]
@@ -114,6 +130,7 @@ def _time_rows(
                 percent(time.interval_coverage_percent),
                 percent(plain_time.mape_percent),
                 percent(plain_time.median_ape_percent),
+                percent(plain_time.interval_coverage_percent),
             )
 
 
@@ -131,9 +148,10 @@ def _memory_rows(sources: Sequence[SourceAccuracy]) -> Iterator[Sequence[str]]:
 
 
 def _oom_rows(sources: Sequence[SourceAccuracy]) -> Iterator[Sequence[str]]:
-    yield ("source", "ran out, said so", "not said", "fits, said so", "alarm", "accuracy")
+    counts = ("source", "ran out, said so", "not said", "fits, said so", "alarm")
+    yield (*counts, "accuracy", "precision", "recall")
     for each in sources:
-        oom = each.oom
+        oom, rates = each.oom, oom_rates(each.oom)
         if oom.true_positive + oom.false_negative:
             yield (
                 each.source,
@@ -141,7 +159,9 @@ def _oom_rows(sources: Sequence[SourceAccuracy]) -> Iterator[Sequence[str]]:
                 str(oom.false_negative),
                 str(oom.true_negative),
                 str(oom.false_positive),
-                figure(oom_rates(oom).accuracy),
+                figure(rates.accuracy),
+                figure(rates.precision),
+                figure(rates.recall),
             )
 
 
@@ -171,7 +191,9 @@ def _remarks(sources: Sequence[SourceAccuracy]) -> Iterator[str]:
     for each in sources:
         assumed = plain(each.assumed) or "nothing"
         skipped = f"; skipped: {plain(each.skipped)}" if each.skipped else ""
-        yield f"- {each.source} ({each.predicted} of {each.rows} rows): assumed {assumed}{skipped}."
+        timed = f"{each.step_time.rows} with a step time"
+        counts = f"{each.predicted} of {each.rows} rows, {timed}"
+        yield f"- {each.source} ({counts}): assumed {assumed}{skipped}."
 
 
 def _name(source: str, rows: int) -> str:

@@ -160,6 +160,19 @@ def test_the_command_writes_picture_and_page(
     text = page.read_text()
     assert "python -m apss_jax.validate" in text
     assert "generic MAPE %" in text
+    assert "- mine (1 of 1 rows, 1 with a step time)" in text
+
+
+def test_the_page_says_what_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that is predicted and has no step time is counted; rates of verdicts stand in words."""
+    table = write_table(tmp_path, {"step_time_s": None, "oom": "1"}, {"oom": "0"})
+    page = tmp_path / "a.md"
+    assert _called(capsys, "--runs", str(table), "--report", str(page))[0] == 0
+    text = page.read_text()
+    assert "- mine (2 of 2 rows, 1 with a step time)" in text
+    assert "accuracy | precision | recall |" in text
 
 
 @pytest.mark.parametrize(
