@@ -21,10 +21,11 @@ from apss_jax.problem import Problem, padded_size
 from apss_jax.schema.tables import Setting
 from apss_jax.strategy import Strategy
 
-# Padded sizes: each combination that occurs is compiled once per machine, so there are few.
+# Padded sizes: each combination that occurs is compiled once per machine, so there are few. Plans
+# without virtual stages keep their one chunk: padded to 32, a cost takes ten times as long or more.
 STAGE_SIZES = (16, 64, 128)
-CHUNK_SIZES = (32, 128)
-SLOT_SIZES = (2048, 16384, 131072)
+CHUNK_SIZES = (1, 32, 128)
+SLOT_SIZES = (2560, 18432, 147456)  # powers of 2 and, for starting and ending, a few stages' worth
 BATCH_SIZES = (16, 256)  # the larger one for groups that fill a good part of it
 NOISE_FRACTION = 1e-6  # of the step: what float32 leaves of a part that is zero
 

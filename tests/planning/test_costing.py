@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apss_jax.cost.schedule import build_table
+from apss_jax.cost.schedule import build_folded_table, build_table
 from apss_jax.planning import costing
 from apss_jax.planning.choice import Choice
-from apss_jax.planning.costing import Costs, cost_choices
+from apss_jax.planning.costing import Costs, ReadyTable, cost_choices, stack_strategies
 from apss_jax.planning.cutting import Cutter
 from apss_jax.planning.inputs import gather_inputs
 from apss_jax.planning.lineup import Placer
@@ -72,3 +72,22 @@ def test_more_micro_batches_of_one_pipeline_take_longer() -> None:
     counts = [replace(choices[0], num_micro_batches=count) for count in (64, 128, 256)]
     step_time_s = cost_choices(tables.problem, tables.index, counts).step_time_s
     assert np.all(np.diff(step_time_s) > 0)
+
+
+def test_plans_without_virtual_stages_are_not_padded_in_chunks() -> None:
+    """A cost goes over every chunk, padded ones too: one chunk stays one, several share a size."""
+    tables, choices = pipelines()
+    sizes: dict[int, set[int]] = {}
+    for choice in choices:
+        table = ReadyTable.of(build_folded_table, choice.table_key)
+        strategies = stack_strategies(tables.problem, tables.index, [choice], table)
+        sizes.setdefault(choice.layout.virtual_stages, set()).add(strategies.first_unit.shape[1])
+    assert sizes[1] == {1}
+    assert sizes[2] == sizes[3] and len(sizes[2]) == 1
+
+
+@pytest.mark.parametrize("stages", [1, 16, 128])
+def test_full_tables_of_a_usual_step_share_the_smallest_shape(stages: int) -> None:
+    """1,024 micro-batches, start and end of the pipeline included, compile nothing of their own."""
+    few, many = (ReadyTable.of(build_table, ("1f1b", stages, n, 1)) for n in (stages, 1024))
+    assert few.on_device.kind.shape == many.on_device.kind.shape
