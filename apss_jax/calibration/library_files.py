@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +66,17 @@ def _update(part: dict[str, Any], fields: Fields, source: str | None) -> None:
     for name, value in fields.items():
         part[name] = _rounded(value) if isinstance(value, float) else value
     if source is not None:
-        kept = part["source"].partition(UNFITTED)[2]
+        kept = _unfitted(part["source"], fields)
         part["source"] = f"{source} {UNFITTED}{kept}" if kept else source
+
+
+def _unfitted(source: str, fields: Fields) -> str:
+    """Returns what a source says of constants that are not fitted, without those that now are."""
+    text = source.partition(UNFITTED)[2]
+    end = "." if text.endswith(".") else ""
+    clauses = text.removesuffix(".").split("; ")
+    kept = [each for each in clauses if fields.keys().isdisjoint(re.findall(r"\w+", each))]
+    return "; ".join(kept) + end if any(kept) else ""
 
 
 def _rounded(value: float) -> float:

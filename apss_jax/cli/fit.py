@@ -71,12 +71,13 @@ def main() -> None:
 
 
 def _write(found: LibraryFit, held_out: HeldOut) -> None:
+    from apss_jax.calibration.library_constants import load_priors
     from apss_jax.calibration.library_files import write_constants
     from apss_jax.calibration.library_summary import new_constants
     from apss_jax.importers.library import LIBRARY
     from apss_jax.schema.document import write_document
 
-    changed = write_constants(new_constants(found))
+    changed = write_constants(new_constants(found, load_priors().label_sources))
     write_document(held_out, LIBRARY / HELD_OUT_FILE)
     note(f"Wrote {len(changed)} files of constants and {HELD_OUT_FILE}")
 

@@ -239,12 +239,11 @@ def test_priors_name_library_files_and_their_fields() -> None:
 
 def test_writing_keeps_everything_else(tmp_path: Path) -> None:
     """New values and sources go in, unknown fields and what the source says of the rest stay."""
-    device = {
-        "device_type": {"rates": {"gemm_fraction": 0.5, "mine": 1, "source": "a. Not fitted: b"}}
-    }
+    source = "a. Not fitted: b; gemm_fraction is assumed; c"
+    device = {"device_type": {"rates": {"gemm_fraction": 0.5, "mine": 1, "source": source}}}
     for folder, name, data in (
         ("devices", "X", device),
-        ("stacks", "s", {"step_s": 1.0, "extra": [1], "source": "old"}),
+        ("stacks", "s", {"step_s": 1.0, "extra": [1], "source": "old Not fitted: step_s."}),
         ("stacks", "t", {"step_s": 1.0}),
     ):
         path = tmp_path / folder / f"{name}.json"
@@ -259,7 +258,7 @@ def test_writing_keeps_everything_else(tmp_path: Path) -> None:
     changed = write_constants(new, tmp_path)
     assert [path.stem for path in changed] == ["X", "s"]
     rates = json.loads(changed[0].read_text())["device_type"]["rates"]
-    assert rates == {"gemm_fraction": 0.1235, "mine": 1, "source": "new. Not fitted: b"}
+    assert rates == {"gemm_fraction": 0.1235, "mine": 1, "source": "new. Not fitted: b; c"}
     assert json.loads(changed[1].read_text()) == {"step_s": 2.0, "extra": [1], "source": "new."}
 
 
