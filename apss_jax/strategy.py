@@ -13,7 +13,8 @@ class Strategy(NamedTuple):
     """One strategy, padded: an unused stage or chunk has `first_unit == end_unit`.
 
     Seconds per byte and per call are those of the slowest group of the stage; a collective of a
-    group of n already counts its (n - 1) / n.
+    group of n already counts its (n - 1) / n. Those of replicas reduce one shard of the buffer over
+    the groups that hold the same; they are per byte of the whole buffer.
     """
 
     setting: Int[Array, ""]
@@ -24,6 +25,8 @@ class Strategy(NamedTuple):
     comm_s_per_call: Float[Array, "stages comm_kinds"]
     gradient_s_per_byte: Float[Array, "stages parameter_kinds"]
     gradient_s_per_call: Float[Array, "stages parameter_kinds"]
+    replica_s_per_byte: Float[Array, "stages parameter_kinds"]
+    replica_s_per_call: Float[Array, "stages parameter_kinds"]
     transfer_s_per_byte: Float[Array, "chunks stages"]  # to the next virtual stage
     transfer_s_per_call: Float[Array, "chunks stages"]
     in_flight: Float[Array, "chunks stages"]  # micro-batches held between forward and backward

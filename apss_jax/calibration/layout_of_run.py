@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from math import gcd
+from typing import Final
 
 from apss_jax.calibration.gaps import Gaps, UnusableRunError
 from apss_jax.schema.layout import Layout
@@ -12,6 +14,11 @@ from apss_jax.schema.references import Framework
 from apss_jax.schema.runs import Run
 
 FILLING_ROUNDS = 8  # micro-batches per stage that keep the bubble near a tenth
+# How notes say over how many data ranks states are sharded: InternEvo's zero1 group (-1: all), the
+# fsdp degree of MaxText and Paxml.
+STATED_SHARDS: Final = re.compile(r"\b(?:zero1 group|FSDP)=(\d+)\b")
+# Hybrid sharding, where nobody gives a degree: within a node (PyTorch's ShardingStrategy).
+WITHIN_NODE: Final = re.compile(r"\bHSDP\b")
 NO_LAYOUT = "no layout: of tp, pp and dp at most one may be blank"
 
 
@@ -68,7 +75,7 @@ def layout_of_run(
     split = degrees.tensor > 1
     habit = framework.sequence_parallel
     sequence = _filled(gaps, "sequence_parallel", run.sequence_parallel, habit, matters=split)
-    return Layout(
+    layout = Layout(
         tensor_parallel=degrees.tensor,
         pipeline_parallel=degrees.pipeline,
         data_parallel=degrees.data,
@@ -83,6 +90,25 @@ def layout_of_run(
         sequence_parallel=bool(sequence) and split,
         schedule=_schedule(run, chunks, gaps),
     )
+    return replace(layout, zero_shards=_zero_shards(run, layout))
+
+
+def _zero_shards(run: Run, layout: Layout) -> int | None:
+    """Returns over how many ranks ZeRO shards, None where over all or in no even groups."""
+    stated = run.zero_shards or _noted_shards(run, layout)
+    ranks = layout.data_parallel * layout.context_parallel
+    if not stated or layout.zero_stage == 0 or stated >= ranks:
+        return None
+    return None if ranks % stated or stated % layout.expert_parallel else stated
+
+
+def _noted_shards(run: Run, layout: Layout) -> int | None:
+    said = STATED_SHARDS.search(run.note or "")
+    if said:
+        return int(said.group(1)) * layout.context_parallel
+    if WITHIN_NODE.search(run.note or "") and run.gpus_per_node:
+        return run.gpus_per_node // layout.tensor_parallel
+    return None
 
 
 def _filled(gaps: Gaps, field: str, given: int | None, default: int, *, matters: bool) -> int:

@@ -14,7 +14,13 @@ from apss_jax.planning.costing import Costs, cost_choices
 from apss_jax.planning.cutting import Candidate, Cutter
 from apss_jax.planning.inputs import Inputs
 from apss_jax.planning.memory_risk import oom_probability
-from apss_jax.planning.placement import Placement, assign_devices, device_orders, place
+from apss_jax.planning.placement import (
+    Placement,
+    assign_devices,
+    degrees_of,
+    device_orders,
+    place,
+)
 from apss_jax.planning.tables import CostTables, cost_tables
 from apss_jax.planning.uncertainty import Reach, reach_of, step_time_error_fraction
 from apss_jax.schema.runs import Run
@@ -90,19 +96,14 @@ class _Placer:
     def placement(self, subject: Subject) -> Placement | None:
         """Returns the devices in the order of the cluster, None if the layout does not fit."""
         layout = subject.layout
-        key = (
-            id(subject.cluster),
-            layout.tensor_parallel,
-            layout.context_parallel,
-            layout.data_parallel,
-            layout.pipeline_parallel,
-            layout.expert_parallel,
-        )
+        key = (id(subject.cluster), *degrees_of(layout))
         if key not in self._known:
             topology = self._topology(subject)
             devices = assign_devices(topology, next(device_orders(topology)), layout)
             self._known[key] = (
-                None if devices is None else place(topology, devices, layout.expert_parallel)
+                None
+                if devices is None
+                else place(topology, devices, layout.expert_parallel, layout.replicas)
             )
         return self._known[key]
 

@@ -56,6 +56,7 @@ def estimate_command(
     vpp: flags.Virtual = None,
     micro_batch: flags.MicroBatch = None,
     zero: flags.Zero = None,
+    zero_shards: flags.ZeroShards = None,
     recompute: flags.RecomputeName = None,
     sequence_parallel: flags.SequenceParallel = None,
     schedule: flags.Schedule = None,
@@ -78,8 +79,9 @@ def estimate_command(
         stack=stack,
     )
     texts = LayoutTexts(
-        tp, pp, dp, cp, ep, vpp, micro_batch, zero, recompute, sequence_parallel, schedule, split
-    )
+        tp, pp, dp, cp, ep, vpp, micro_batch, zero, zero_shards, recompute, sequence_parallel,
+        schedule, split,
+    )  # fmt: skip
     if megatron_args is not None:
         _refuse_beside("--megatron-args", megatron_args, texts, plan)
         return _answer_megatron(question, megatron_args, gpu, compare is not False)

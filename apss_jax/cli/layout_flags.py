@@ -33,6 +33,15 @@ MicroBatch = Annotated[
     Text, typer.Option("--micro-batch", metavar="N", help=f"Sequences per micro-batch.  {ONE}")
 ]
 Zero = Annotated[Text, typer.Option("--zero", metavar="N", help=f"ZeRO stage, 0 to 3.  {ONE}")]
+ZeroShards = Annotated[
+    Text,
+    typer.Option(
+        "--zero-shards",
+        metavar="N",
+        help="Ranks that ZeRO shards over, as many groups of them holding the same as it takes "
+        "(HSDP).  [default: all data x context ranks]",
+    ),
+]
 RecomputeName = Annotated[
     Text,
     typer.Option("--recompute", metavar="HOW", help="none, selective or full.  [default: none]"),
@@ -115,6 +124,7 @@ class LayoutTexts:
     vpp: Text
     micro_batch: Text
     zero: Text
+    zero_shards: Text
     recompute: Text
     sequence_parallel: bool | None
     schedule: Text
@@ -148,10 +158,15 @@ class LayoutTexts:
             virtual_stages=virtual,
             micro_batch=number_or("--micro-batch", self.micro_batch, 1),
             zero_stage=1 if self.zero is None else zero_stage("--zero", self.zero),
+            zero_shards=self._zero_shards(),
             recompute=self._recompute(),
             sequence_parallel=bool(self.sequence_parallel),
             schedule=self._schedule(virtual),
         )
+
+    def _zero_shards(self) -> int | None:
+        given = self.zero_shards
+        return None if given is None else whole_number("--zero-shards", given, most=MOST)
 
     def layers(self) -> tuple[int, ...] | None:
         """Returns the layers of each virtual stage, None where the solver shall choose."""

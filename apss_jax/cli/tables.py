@@ -76,11 +76,12 @@ def layout_lines(plan: Plan) -> list[str]:
         "vpp": plan.virtual_stages,
     }
     sequence = "sequence parallel, " if plan.sequence_parallel else ""
+    over = f" over {plan.zero_shards} ranks" if plan.zero_shards else ""
     return [
         f"{' '.join(f'{name}={value}' for name, value in degrees.items())}, "
         f"{plan.num_micro_batches} {plural('micro-batch', plan.num_micro_batches)} "
         f"of {plan.micro_batch}",
-        f"ZeRO {plan.zero_stage}, recompute {plan.recompute}, {sequence}{plan.schedule}",
+        f"ZeRO {plan.zero_stage}{over}, recompute {plan.recompute}, {sequence}{plan.schedule}",
     ]
 
 

@@ -21,6 +21,15 @@ OPTIMIZER_WHOLE_BYTES = 6.0
 HIDING_FRACTION = 0.8  # of compute time, behind which communication can hide
 
 
+class _Links(NamedTuple):
+    """What the gradients of one kind of parameters see: within a sharding group, and across."""
+
+    s_per_byte: PerStage
+    s_per_call: PerStage
+    replica_s_per_byte: PerStage
+    replica_s_per_call: PerStage
+
+
 class StageTail(NamedTuple):
     """What a stage does after its last backward pass."""
 
@@ -47,12 +56,10 @@ def stage_tail(
     """
     owned = owned_parameters(problem, strategy, sums)
     links = zip(
-        jnp.unstack(strategy.gradient_s_per_byte, axis=-1),
-        jnp.unstack(strategy.gradient_s_per_call, axis=-1),
-        strict=True,
+        *(jnp.unstack(values, axis=-1) for values in _reduction_links(strategy)), strict=True
     )
     dense_s, expert_s = (
-        _reduction_s(problem, strategy, held, *link)
+        _reduction_s(problem, strategy, held, _Links(*link))
         for held, link in zip(owned, links, strict=True)
     )
     whole_s = dense_s + expert_s
@@ -61,6 +68,16 @@ def stage_tail(
         HIDING_FRACTION * _rounds(strategy) * compute_s,
     )
     return StageTail(whole_s - hidden_s, _optimizer_s(problem, strategy, owned))
+
+
+def _reduction_links(strategy: Strategy) -> _Links:
+    """Returns the links of both kinds of parameters, side by side."""
+    return _Links(
+        strategy.gradient_s_per_byte,
+        strategy.gradient_s_per_call,
+        strategy.replica_s_per_byte,
+        strategy.replica_s_per_call,
+    )
 
 
 def _rounds(strategy: Strategy) -> Float[jax.Array, ""]:
@@ -80,25 +97,24 @@ def _reduction_s(
     problem: Problem,
     strategy: Strategy,
     owned: PerStage,
-    s_per_byte: PerStage,
-    s_per_call: PerStage,
+    links: _Links,
 ) -> PerStage:
     """Returns all gradient communication of a step for one kind of parameters.
 
     Gradients are scattered, then gradients (ZeRO-0) or parameters (1, 2) gathered. ZeRO-3 gathers
-    the parameters of each unit before each of its passes and scatters gradients once.
+    the parameters of each unit before each of its passes and scatters gradients once. Where several
+    groups hold the same shards, what was scattered is reduced over them (2-hop gradient
+    synchronization, Zhang et al. 2022, arXiv 2205.00119).
     """
     units = jnp.sum(strategy.end_unit - strategy.first_unit, axis=0).astype(owned.dtype)
     is_sharded = strategy.zero_stage == 3
-    calls_s = jnp.where(is_sharded, units, 1.0) * s_per_call
-
-    def one_way(bytes_each: Float[jax.Array, ""]) -> PerStage:
-        return (owned * bytes_each * s_per_byte + calls_s) * (owned > 0)
-
-    scatter = one_way(problem.reduced_gradient_bytes)
-    gather = one_way(problem.weight_bytes)
-    second = jnp.where(strategy.zero_stage == 0, scatter, gather)
-    return scatter + jnp.where(is_sharded, 2.0 * strategy.num_micro_batches * gather, second)
+    scattered = problem.reduced_gradient_bytes
+    gathered = jnp.where(strategy.zero_stage == 0, scattered, problem.weight_bytes)
+    times = jnp.where(is_sharded, 2.0 * strategy.num_micro_batches, 1.0)
+    each_s = (scattered + times * gathered) * links.s_per_byte
+    each_s += scattered * links.replica_s_per_byte
+    calls_s = (1.0 + times) * links.s_per_call + links.replica_s_per_call
+    return (owned * each_s + jnp.where(is_sharded, units, 1.0) * calls_s) * (owned > 0)
 
 
 def _optimizer_s(problem: Problem, strategy: Strategy, owned: PerKind) -> PerStage:

@@ -49,6 +49,7 @@ def overrides(launch: Launch) -> dict[str, Any]:
         "train.global_batch_size": plan.global_batch,
         "ddp.overlap_grad_reduce": True,
         **_sharding(plan.zero_stage),
+        "ddp.num_distributed_optimizer_instances": launch.replicas,
     }
     if plan.precision in PRECISION:
         fields["mixed_precision"] = PRECISION[plan.precision]

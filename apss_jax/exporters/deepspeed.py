@@ -27,13 +27,21 @@ def ds_config(launch: Launch) -> dict[str, Any]:
         "train_batch_size": plan.global_batch,
         "train_micro_batch_size_per_gpu": plan.micro_batch,
         "gradient_accumulation_steps": plan.num_micro_batches,
-        "zero_optimization": {"stage": plan.zero_stage},
+        "zero_optimization": _sharding(launch),
         "bf16": {"enabled": plan.precision in ("bf16", "fp8")},
         "fp16": {"enabled": plan.precision == "fp16"},
     }
     if plan.pipeline_parallel == 1 and plan.tensor_parallel > 1:
         config["tensor_parallel"] = {"autotp_size": plan.tensor_parallel}
     return config
+
+
+def _sharding(launch: Launch) -> dict[str, int]:
+    """Returns the ZeRO stage, and the size of a partition group where there are several."""
+    fields: dict[str, int] = {"stage": launch.plan.zero_stage}
+    if launch.plan.zero_shards and launch.replicas > 1:
+        fields["mics_shard_size"] = launch.plan.zero_shards
+    return fields
 
 
 def bounds(launch: Launch) -> list[int]:
@@ -98,6 +106,8 @@ def write_deepspeed(launch: Launch) -> Export:
 
 def _launch(launch: Launch) -> str:
     notes = [*hostfile_notes(launch), f"Your script reads {CONFIG} and builds PlannedPipeline."]
+    if launch.replicas > 1:
+        notes.append("Build the model within deepspeed.zero.MiCS_Init, which groups the ranks.")
     if launch.plan.precision == "fp8":
         notes.append("The plan's products are in FP8: your layers must bring them themselves.")
     counts = {len(agent.gpus) for agent in launch.agents}

@@ -43,10 +43,12 @@ LEFT: Final = "Add run_name, base_output_directory and the dataset's own setting
 def axes(launch: Launch) -> dict[str, int]:
     """Returns the degree of every mesh axis that the plan uses, inside hosts and across them.
 
-    Axes are filled with the devices of a host from the fastest on: tensor, context, then data.
+    Axes are filled with the devices of a host from the fastest on: tensor, context, then data, of
+    which replicas of what is sharded come last.
     """
     plan = launch.plan
-    shard = "fsdp" if plan.zero_stage > 1 else "data"
+    fully = plan.zero_stage > 1
+    replicas = launch.replicas if fully else 1
     experts = plan.expert_parallel
     data, context = plan.data_parallel, plan.context_parallel
     inside = launch_host_size(launch)
@@ -57,7 +59,8 @@ def axes(launch: Launch) -> dict[str, int]:
         ("tensor", plan.tensor_parallel),
         ("context", context),
         ("expert", spread),
-        (shard, data // spread),
+        ("fsdp" if fully else "data", data // spread // replicas),
+        *((("data", replicas),) if replicas > 1 else ()),
         ("pipeline", plan.pipeline_parallel),
     ):
         within = _largest_divisor(degree, inside)

@@ -69,6 +69,8 @@ def _sharding_flags(launch: Launch) -> Iterator[Flag]:
     if stage > 0:
         yield ("--use-distributed-optimizer",)
         yield ("--overlap-param-gather",)
+    if launch.replicas > 1:
+        yield names.INSTANCES, str(launch.replicas)
     if stage in SHARDING:
         yield ("--use-megatron-fsdp",)
         yield "--data-parallel-sharding-strategy", SHARDING[stage]

@@ -56,9 +56,10 @@ def parallelism(launch: Launch) -> dict[str, Any]:
     """Returns the fields of ParallelismConfig."""
     plan = launch.plan
     sharded = plan.zero_stage > 0 or plan.data_parallel == 1
+    replicas = launch.replicas if sharded else plan.data_parallel
     fields: dict[str, Any] = {
-        "data_parallel_replicate_degree": 1 if sharded else plan.data_parallel,
-        "data_parallel_shard_degree": plan.data_parallel if sharded else 1,
+        "data_parallel_replicate_degree": replicas,
+        "data_parallel_shard_degree": plan.data_parallel // replicas,
         "fsdp_reshard_after_forward": "always" if plan.zero_stage == 3 else "never",
         "tensor_parallel_degree": plan.tensor_parallel,
         "enable_sequence_parallel": plan.sequence_parallel,

@@ -20,6 +20,7 @@ TENSOR: Final = "--tensor-model-parallel-size"
 PIPELINE: Final = "--pipeline-model-parallel-size"
 CONTEXT: Final = "--context-parallel-size"
 EXPERT: Final = "--expert-model-parallel-size"
+INSTANCES: Final = "--num-distributed-optimizer-instances"
 LAYERS: Final = "--num-layers"
 PREDICTION: Final = "--mtp-num-layers"
 FIRST: Final = ("--decoder-first-pipeline-num-layers",)

@@ -37,6 +37,7 @@ def run_of_arguments(given: MegatronArguments, num_devices: int) -> MegatronRun:
     tensor, context = given.degree(names.TENSOR), given.degree(names.CONTEXT)
     pipeline, virtual = given.pipeline_parallel, given.virtual_stages
     data = max(num_devices // (tensor * pipeline * context), 1)
+    stage = _zero_stage(given)
     micro_batch = given.size("--micro-batch-size", 1, most=MAX_BATCH)
     layout = Layout(
         tensor_parallel=tensor,
@@ -46,7 +47,8 @@ def run_of_arguments(given: MegatronArguments, num_devices: int) -> MegatronRun:
         expert_parallel=given.degree(names.EXPERT),
         virtual_stages=virtual,
         micro_batch=micro_batch,
-        zero_stage=_zero_stage(given),
+        zero_stage=stage,
+        zero_shards=_zero_shards(given, stage, data * context, notes),
         recompute=_recompute(given, notes),
         sequence_parallel=_sequence_parallel(given, tensor, notes),
         schedule="interleaved_1f1b" if virtual > 1 else "1f1b",
@@ -81,6 +83,19 @@ def _zero_stage(given: MegatronArguments) -> int:
             raise given.wrong("--data-parallel-sharding-strategy", rule)
         return SHARDING[named]
     return int(given.has("--use-distributed-optimizer"))
+
+
+def _zero_shards(given: MegatronArguments, stage: int, ranks: int, notes: list[str]) -> int | None:
+    """Returns over how many ranks one instance of the distributed optimizer is spread."""
+    instances = given.degree(names.INSTANCES)
+    if instances == 1:
+        return None
+    if stage == 0 or ranks % instances:
+        notes.append(
+            f"{names.INSTANCES} {instances}: not read, for it does not shard {ranks} ranks"
+        )
+        return None
+    return ranks // instances
 
 
 def _recompute(given: MegatronArguments, notes: list[str]) -> Recompute:

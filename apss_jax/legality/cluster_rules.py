@@ -20,7 +20,7 @@ DEGREES = (
 
 
 def _degrees_broken(layouts: Layouts, facts: Facts) -> Mask:
-    found = (layouts.zero_stage < 0) | (layouts.zero_stage > 3)
+    found = (layouts.zero_stage < 0) | (layouts.zero_stage > 3) | (layouts.zero_shards < 0)
     for name in DEGREES:
         found |= getattr(layouts, name) < 1
     return found
@@ -30,6 +30,8 @@ def _degrees_reason(layout: Layout, facts: Facts) -> str:
     wrong = [f"{name} is {getattr(layout, name)}" for name in DEGREES if getattr(layout, name) < 1]
     if wrong:
         return f"{' and '.join(wrong)}, but every degree is at least 1"
+    if (layout.zero_shards or 0) < 0:
+        return f"zero_shards is {layout.zero_shards}, but at least one rank holds a share"
     return f"zero_stage is {layout.zero_stage}, but there are only 0, 1, 2 and 3"
 
 

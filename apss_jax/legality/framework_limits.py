@@ -14,6 +14,7 @@ from apss_jax.legality.framework_rules import (
 )
 from apss_jax.legality.launch import Launch
 from apss_jax.schema.layers import Attention, LinearAttention, StateSpace
+from apss_jax.schema.plan import Plan
 
 GEMMA_NORMS: Final = 4  # before and after attention and feed-forward
 SCHEDULES: Final = "core/pipeline_parallel/schedules.py"
@@ -55,6 +56,20 @@ MEGATRON: Final = (
     FrameworkRule("hybrid_split", _hybrid_split, "Megatron-LM training/arguments.py"),
     FrameworkRule("encoder", _encoder, "Megatron-LM transformer/pipeline_parallel_layer_layout.py"),
 )
+
+
+def _in_groups(plan: Plan) -> bool:
+    ranks = plan.data_parallel * plan.context_parallel
+    return plan.zero_shards is not None and plan.zero_shards < ranks
+
+
+def _whole_contexts(launch: Launch) -> str | None:
+    if launch.plan.data_parallel % launch.replicas:
+        return (
+            f"states are sharded over all {launch.plan.context_parallel} context ranks, so that "
+            f"data {launch.plan.data_parallel} cannot be {launch.replicas} replicas of shards"
+        )
+    return None
 
 
 def _mixed_stage(launch: Launch) -> str | None:
@@ -113,6 +128,10 @@ TENSOR_SHARDING: Final = where(
     lambda plan: plan.tensor_parallel > 1 and plan.zero_stage == 3,
     "tensor parallel training shards as far as ZeRO 2",
 )
+PARTITION_GROUPS: Final = where(
+    lambda plan: _in_groups(plan) and plan.zero_stage != 3,
+    "groups of ranks that shard (mics_shard_size) are for ZeRO 3, and ZeRO is {plan.zero_stage}",
+)
 DEEPSPEED: Final = (
     # Without the check gradients are reduced twice: deepspeedai/DeepSpeed#823, #568, #1110.
     FrameworkRule("zero", SHARDED_PIPELINE, "DeepSpeed runtime/pipe/engine.py"),
@@ -123,6 +142,7 @@ DEEPSPEED: Final = (
     FrameworkRule("recompute", WHOLE_LAYERS, "DeepSpeed runtime/pipe/module.py"),
     FrameworkRule("sequence_parallel", WHOLE_ACTIVATIONS, "DeepSpeed module_inject/layers.py"),
     FrameworkRule("tensor_sharding", TENSOR_SHARDING, "DeepSpeed runtime/engine.py"),
+    FrameworkRule("zero_shards", PARTITION_GROUPS, "DeepSpeed runtime/engine.py"),
 )
 OPTIMIZER_ALONE: Final = where(
     lambda plan: plan.zero_stage == 1 and plan.data_parallel * plan.context_parallel > 1,
@@ -156,6 +176,7 @@ TORCHTITAN: Final = (
     FrameworkRule("zero", OPTIMIZER_ALONE, "torchtitan config/configs.py"),
     FrameworkRule("rounds", full_rounds, "torch distributed/pipelining/schedules.py"),
     FrameworkRule("replicated", _replicated_context, "torchtitan distributed/parallel_dims.py"),
+    FrameworkRule("zero_shards", _whole_contexts, "torchtitan distributed/parallel_dims.py"),
     FrameworkRule("experts", TENSOR_EXPERTS, "torchtitan config/configs.py"),
     FrameworkRule("precision", NO_HALF, "torchtitan config/configs.py"),
     FrameworkRule("encoder", _encoder, "torchtitan distributed/pipeline_parallel.py"),
@@ -188,14 +209,25 @@ def pattern_of(launch: Launch) -> int:
     return 2 if len(layers) > 1 and paired and alternates else 1
 
 
+OPTIMIZER_GROUPS: Final = where(
+    lambda plan: _in_groups(plan) and plan.zero_stage == 1,
+    "shard_optimizer_over_data takes all data ranks, not {plan.zero_shards} of them",
+)
+ONE_DATA_AXIS: Final = where(
+    _in_groups,
+    "the module's mesh has one data axis, and states are sharded over {plan.zero_shards} ranks",
+)
 MAXTEXT: Final = (
     FrameworkRule("equal_stages", equal_stages, "MaxText configs/base.yml"),
     FrameworkRule("one_type", one_type, "one program for all devices"),
     FrameworkRule("rounds", PIPELINED_ROUNDS, "MaxText configs/base.yml"),
     FrameworkRule("pairs", _whole_pairs, "MaxText configs/models/gemma2-9b.yml"),
     FrameworkRule("encoder", _encoder, "MaxText layers/decoders.py"),
+    FrameworkRule("zero_shards", OPTIMIZER_GROUPS, "MaxText configs/base.yml"),
+    FrameworkRule("whole_contexts", _whole_contexts, "MaxText configs/base.yml"),
 )
 JAX: Final = (
+    FrameworkRule("zero_shards", ONE_DATA_AXIS, "one data axis for all ranks"),
     FrameworkRule("equal_stages", equal_stages, "one program for all devices"),
     FrameworkRule("one_type", one_type, "one program for all devices"),
 )

@@ -74,6 +74,12 @@ class Launch:
         per_stage = plan.tensor_parallel * plan.context_parallel * plan.data_parallel
         return per_stage * plan.pipeline_parallel
 
+    @property
+    def replicas(self) -> int:
+        """Returns how many groups of ranks each hold all that ZeRO shards."""
+        shared = self.plan.data_parallel * self.plan.context_parallel
+        return shared // (self.plan.zero_shards or shared)
+
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """Returns the device of every rank: tensor fastest, context, data, pipeline slowest."""

@@ -23,6 +23,7 @@ def layout_of(plan: Plan) -> Layout:
         virtual_stages=plan.virtual_stages,
         micro_batch=plan.micro_batch,
         zero_stage=plan.zero_stage,
+        zero_shards=plan.zero_shards,
         recompute=plan.recompute,
         sequence_parallel=plan.sequence_parallel,
         schedule=plan.schedule,

@@ -31,6 +31,7 @@ SHORT: Final = {
     "virtual_stages": "virtual stages",
     "micro_batch": "micro-batch",
     "zero_stage": "ZeRO stage",
+    "zero_shards": "ZeRO shards",
 }
 
 

@@ -108,6 +108,23 @@ def _zero_reason(layout: Layout, facts: Facts) -> str:
     )
 
 
+def _shards_broken(layouts: Layouts, facts: Facts) -> Mask:
+    ranks = layouts.data_parallel * layouts.context_parallel
+    shards = at_least_one(layouts.zero_shards)
+    uneven = (ranks % shards != 0) | (shards % at_least_one(layouts.expert_parallel) != 0)
+    return (layouts.zero_shards > 0) & (uneven | (layouts.zero_stage == 0))
+
+
+def _shards_reason(layout: Layout, facts: Facts) -> str:
+    if layout.zero_stage == 0:
+        return f"ZeRO 0 shards nothing, and zero_shards is {layout.zero_shards}: leave it out"
+    return (
+        f"ZeRO shards must divide the data x context ranks, {layout.data_parallel} x "
+        f"{layout.context_parallel}, and be a multiple of expert parallel "
+        f"{layout.expert_parallel}; {layout.zero_shards} is not"
+    )
+
+
 def _sequence_parallel_broken(layouts: Layouts, facts: Facts) -> Mask:
     return (layouts.sequence_parallel > 0) & ((layouts.tensor_parallel < 2) | facts.is_table)
 
@@ -131,6 +148,7 @@ SCHEDULE_RULES = (
     Rule("rounds", _rounds_broken, _rounds_reason, "micro_batch"),
     Rule("filled", _filled_broken, _filled_reason, "micro_batch"),
     Rule("zero", _zero_broken, _zero_reason, "zero_stage"),
+    Rule("zero_shards", _shards_broken, _shards_reason, "zero_shards"),
     # Megatron-LM core/model_parallel_config.py.
     Rule("sequence_parallel", _sequence_parallel_broken, _sequence_parallel_reason),
 )

@@ -132,7 +132,7 @@ def stack_strategies(
     end = _padded(np.stack([r[1] for r in ranges]), chunks, stages)
     links = _Links.of([choice.placement for choice in filled], stages, types)
     layouts = [choice.layout for choice in filled]
-    shards = np.array([one.data_parallel * one.context_parallel for one in layouts])
+    shards = np.array([one.shards for one in layouts])
     experts = np.array([one.expert_parallel for one in layouts])
     used = np.arange(chunks)[:, None] < table.num_chunks
     return Strategy(
@@ -144,6 +144,8 @@ def stack_strategies(
         comm_s_per_call=links.comm_s_per_call,
         gradient_s_per_byte=links.gradient_s_per_byte,
         gradient_s_per_call=links.gradient_s_per_call,
+        replica_s_per_byte=links.replica_s_per_byte,
+        replica_s_per_call=links.replica_s_per_call,
         transfer_s_per_byte=links.transfer_s_per_byte[:, None, :] * used,
         transfer_s_per_call=links.transfer_s_per_call[:, None, :] * used,
         in_flight=np.broadcast_to(table.in_flight, first.shape),
@@ -164,6 +166,8 @@ class _Links:
     comm_s_per_call: np.ndarray
     gradient_s_per_byte: np.ndarray
     gradient_s_per_call: np.ndarray
+    replica_s_per_byte: np.ndarray
+    replica_s_per_call: np.ndarray
     transfer_s_per_byte: np.ndarray
     transfer_s_per_call: np.ndarray
 

@@ -153,10 +153,12 @@ class Cutter:
     def gradient_s(self, candidate: Candidate, table: UnitTable) -> PerStageUnit:
         """Returns exposed gradient reduction and optimizer time of each unit on each stage."""
         layout, placement = candidate.layout, candidate.placement
-        shards = layout.data_parallel * layout.context_parallel
+        shards = layout.shards
         reduced = self.stack.reduced_gradient_bytes
         second = reduced if layout.zero_stage == 0 else float(self.problem.weight_bytes)
-        sent = self.stack.exposed_fractions[layout.zero_stage] * (reduced + second)
+        exposed = self.stack.exposed_fractions[layout.zero_stage]
+        sent_s = exposed * (reduced + second) * placement.gradient_s_per_byte
+        sent_s = sent_s + exposed * reduced * placement.replica_s_per_byte
         memory_s = np.where(
             placement.has_type, self.problem.memory_s_per_byte[: placement.has_type.shape[1]], 0.0
         ).max(axis=1)
@@ -165,7 +167,7 @@ class Cutter:
         for kind, held in enumerate((table.dense_parameters, table.expert_parameters)):
             spread = owners[kind] if layout.zero_stage else 1
             moved = OPTIMIZER_SHARDED_BYTES / spread + OPTIMIZER_WHOLE_BYTES
-            rate = sent * placement.gradient_s_per_byte[:, kind] + moved * memory_s
+            rate = sent_s[:, kind] + moved * memory_s
             total += rate[:, None] * held
         return total
 
@@ -243,7 +245,7 @@ def state_bytes(
 
     `tied` counts the copy of a tied token table that a head apart from the embedding holds.
     """
-    shards = layout.data_parallel * layout.context_parallel
+    shards = layout.shards
     zero = min(layout.zero_stage, 1 if layout.pipeline_parallel > 1 else 3)
     dense = table.dense_parameters.copy()
     dense[-1] += table.tied_parameters if tied else 0.0

@@ -61,6 +61,7 @@ class PlanWriter:
             micro_batch=layout.micro_batch,
             num_micro_batches=choice.num_micro_batches,
             zero_stage=cast(ZeroStage, layout.zero_stage),  # a legal layout has 0 to 3
+            zero_shards=layout.zero_shards,
             sequence_parallel=layout.sequence_parallel,
             recompute=layout.recompute,
             schedule=layout.schedule,

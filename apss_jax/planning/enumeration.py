@@ -25,6 +25,8 @@ Pins = Mapping[str, Any]
 """Field of `Layout` -> the value, or a tuple of the values, that it may have."""
 
 FIELDS: Final = tuple(field.name for field in fields(Layouts))
+# Over how many ranks ZeRO shards is costed where a plan says it, and not searched.
+PINNABLE: Final = tuple(name for name in FIELDS if name != "zero_shards")
 CODES: Final[dict[str, tuple[Any, ...]]] = {
     "recompute": RECOMPUTE,
     "schedule": SCHEDULES,
@@ -77,9 +79,11 @@ def pin_violations(facts: Facts, pins: Pins) -> tuple[Violation, ...]:
 
 
 def _pinned(pins: Pins) -> dict[str, tuple[Any, ...]]:
-    unknown = sorted(set(pins) - set(FIELDS))
+    unknown = sorted(set(pins) - set(PINNABLE))
     if unknown:
-        raise ValueError(f"no degree is called {', '.join(unknown)}; there are {', '.join(FIELDS)}")
+        raise ValueError(
+            f"no degree is called {', '.join(unknown)}; there are {', '.join(PINNABLE)}"
+        )
     several = (tuple, list, range)
     return {
         name: tuple(value) if isinstance(value, several) else (value,)
@@ -149,6 +153,7 @@ class _Axes:
         size = len(rows["data_parallel"])
         rows["tensor_parallel"] = np.full(size, tensor)
         rows["context_parallel"] = np.full(size, context)
+        rows["zero_shards"] = np.zeros(size, dtype=np.int64)
         found = Layouts(**{name: rows[name].astype(np.int32) for name in FIELDS})
         refused = [rule.broken(found, self.facts) for rule in FAMILY_RULES]
         return found.take(~np.any(refused, axis=0)) if np.any(refused) else found

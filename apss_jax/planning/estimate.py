@@ -32,6 +32,7 @@ UNCOSTABLE = frozenset(
         "interleaving",
         "rounds",
         "expert_groups",
+        "zero_shards",
         "stages",
         "layers",
         "stage_devices",

@@ -90,7 +90,7 @@ class Placer:
         for order in self._orders:
             devices = assign_devices(topology, order, layout)
             if devices is not None:
-                yield place(topology, devices, layout.expert_parallel)
+                yield place(topology, devices, layout.expert_parallel, layout.replicas)
 
 
 class Pace:

@@ -79,7 +79,7 @@ class MemoryBounds:
 
     def _bytes_each(self, layouts: Layouts) -> tuple[PerLayout, PerLayout]:
         """Returns the bytes that a held dense parameter and an expert's one take on a device."""
-        shards = layouts.data_parallel * layouts.context_parallel
+        shards = layouts.shards
         # Beside a pipeline the optimizer alone is sharded, as in the cost model.
         most = np.where(layouts.pipeline_parallel > 1, 1, 3)
         zero = np.minimum(layouts.zero_stage, most)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,6 +13,8 @@ from apss_jax.schema.layout import Layout
 from apss_jax.schema.topology import Topology
 
 DeviceGrid = Int[np.ndarray, "stages data_ranks context_ranks tensor_ranks"]
+SlowestFn = Callable[[Int[np.ndarray, "groups ranks"]], Float[np.ndarray, "2 stages"]]
+"""Returns seconds per byte and per call of the slowest group of each stage."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,10 @@ class Placement:
     """The devices of each stage, and seconds per byte and per call of the slowest group of each.
 
     A one-way collective of a whole buffer of S bytes takes S x s_per_byte + s_per_call; the share
-    (n - 1) / n that crosses links is in s_per_byte. A group of one device takes no time.
+    (n - 1) / n that crosses links is in s_per_byte. A group of one device takes no time. Gradients
+    are scattered and gathered over the ranks that ZeRO shards over; where several such groups hold
+    the same, each rank's shard of the buffer is also reduced over them, which takes S x
+    replica_s_per_byte + replica_s_per_call.
     """
 
     devices: DeviceGrid
@@ -30,20 +35,23 @@ class Placement:
     comm_s_per_call: Float[np.ndarray, "stages comm_kinds"]
     gradient_s_per_byte: Float[np.ndarray, "stages parameter_kinds"]
     gradient_s_per_call: Float[np.ndarray, "stages parameter_kinds"]
+    replica_s_per_byte: Float[np.ndarray, "stages parameter_kinds"]
+    replica_s_per_call: Float[np.ndarray, "stages parameter_kinds"]
     transfer_s_per_byte: Float[
         np.ndarray, " stages"
     ]  # to the next stage; the last one's to stage 0
     transfer_s_per_call: Float[np.ndarray, " stages"]
 
 
-def degrees_of(layout: Layout) -> tuple[int, int, int, int, int]:
-    """Returns what decides where ranks stand."""
+def degrees_of(layout: Layout) -> tuple[int, int, int, int, int, int]:
+    """Returns what decides where ranks stand, and with whom they communicate."""
     return (
         layout.tensor_parallel,
         layout.context_parallel,
         layout.data_parallel,
         layout.pipeline_parallel,
         layout.expert_parallel,
+        layout.replicas,
     )
 
 
@@ -107,8 +115,13 @@ def _whole_domains(
     return np.concatenate(found) if found else np.zeros((0, size), dtype=order.dtype)
 
 
-def place(topology: Topology, devices: DeviceGrid, expert_parallel: int) -> Placement:
-    """Returns what the links between the chosen devices allow."""
+def place(
+    topology: Topology, devices: DeviceGrid, expert_parallel: int, replicas: int = 1
+) -> Placement:
+    """Returns what the links between the chosen devices allow.
+
+    `replicas` groups of data and context ranks each hold all that ZeRO shards: `Layout.replicas`.
+    """
     stages, data, context, tensor = devices.shape
     shards = data * context
     expert_data = shards // expert_parallel
@@ -122,7 +135,10 @@ def place(topology: Topology, devices: DeviceGrid, expert_parallel: int) -> Plac
         return _collective_costs(topology, groups).reshape(2, stages, -1).max(axis=-1)
 
     comm = [slowest(g) for g in (by_tensor, by_context, by_expert.reshape(-1, expert_parallel))]
-    gradient = [slowest(by_shard), slowest(across)]
+    gradient, replica = zip(
+        *(_reduction(slowest, groups, replicas) for groups in (by_shard, across)),
+        strict=True,
+    )
     ranks = devices.reshape(stages, -1)
     onward = _transfer_costs(topology, ranks)
     return Placement(
@@ -133,9 +149,28 @@ def place(topology: Topology, devices: DeviceGrid, expert_parallel: int) -> Plac
         comm_s_per_call=np.stack([c[1] for c in comm], axis=-1),
         gradient_s_per_byte=np.stack([g[0] for g in gradient], axis=-1),
         gradient_s_per_call=np.stack([g[1] for g in gradient], axis=-1),
+        replica_s_per_byte=np.stack([r[0] for r in replica], axis=-1),
+        replica_s_per_call=np.stack([r[1] for r in replica], axis=-1),
         transfer_s_per_byte=onward[0],
         transfer_s_per_call=onward[1],
     )
+
+
+def _reduction(
+    slowest: SlowestFn, ranks: Int[np.ndarray, "groups ranks"], replicas: int
+) -> tuple[Float[np.ndarray, "2 stages"], Float[np.ndarray, "2 stages"]]:
+    """Returns the costs of the groups that shard, and of reducing over those that hold the same.
+
+    Neighbouring ranks form a group (torchtitan distributed/parallel_dims.py, Megatron-LM
+    core/parallel_state.py). An all-reduce is two one-way collectives, of one shard of the buffer.
+    """
+    shards = ranks.shape[1] // replicas
+    grid = ranks.reshape(-1, replicas, shards)
+    within = slowest(grid.reshape(-1, shards))
+    if replicas == 1:
+        return within, np.zeros_like(within)
+    across = slowest(grid.transpose(0, 2, 1).reshape(-1, replicas))
+    return within, 2.0 * across / np.array([[shards], [1]])
 
 
 def _collective_costs(

@@ -41,7 +41,7 @@ def _placement(inputs: Inputs, plan: Plan, layout: Layout) -> Placement:
         order = next(device_orders(inputs.topology))
         devices = assign_devices(inputs.topology, order, layout)
     assert devices is not None  # the rule "placement" holds
-    return place(inputs.topology, devices, layout.expert_parallel)
+    return place(inputs.topology, devices, layout.expert_parallel, layout.replicas)
 
 
 def _given_devices(plan: Plan, layout: Layout) -> DeviceGrid | None:

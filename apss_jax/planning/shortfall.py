@@ -129,7 +129,7 @@ def _is_confirmed(inputs: Inputs, pins: Pins) -> bool:
         return False
     layout, devices, offsets = found
     tables = cost_tables(inputs, [layout.setting])
-    placement = place(inputs.topology, devices, layout.expert_parallel)
+    placement = place(inputs.topology, devices, layout.expert_parallel, layout.replicas)
     count = layout.num_micro_batches(inputs.workload.global_batch)
     choice = Choice(layout, placement, offsets, count)
     costs = cost_choices(tables.problem, tables.index, [choice])

@@ -179,10 +179,10 @@ class TimeBounds:
         """Returns reduction and update of all parameters on one stage, on the fastest links.
 
         A gradient group that has more members than tensor groups fit into the largest domain
-        crosses the network, over at most that many adapters.
+        crosses the network, over at most that many adapters. What replicas reduce is left out.
         """
         links, zero = self._link_rates, layouts.zero_stage
-        members = layouts.data_parallel * layouts.context_parallel
+        members = layouts.shards
         lanes = np.maximum(max(self.facts.domains) // layouts.tensor_parallel, 1)
         across = np.where(links.shares, links.best_across, links.best_across * lanes)
         rate = np.where(members > lanes, np.minimum(links.best_inside, across), links.best_inside)
@@ -247,7 +247,11 @@ class TimeBounds:
         scatter, gather = self.stack.reduced_gradient_bytes, self.weight_bytes
         plain = scatter + np.where(zero > 0, gather, scatter)
         sent = np.where(zero == 3, 2 * counts * gather + scatter, plain)
-        shared = layouts.data_parallel * layouts.context_parallel > 1
+        ranks = layouts.data_parallel * layouts.context_parallel
+        # Scattered, then reduced over replicas, gradients cross links as often as over all ranks,
+        # and once more a shard of them.
+        sent = sent + np.where(layouts.shards < ranks, scatter / layouts.shards, 0.0)
+        shared = ranks > 1
         reduce_s = np.where(shared, held * sent / self._link_rates.worst, 0.0)
         updated = held * (OPTIMIZER_SHARDED + OPTIMIZER_WHOLE)
         return reduce_s + updated / self._memory_rates.min()

@@ -17,7 +17,12 @@ from apss_jax.planning.tables import cost_tables
 from apss_jax.schema.layout import Layout
 from apss_jax.schema.plan import Plan
 
-WORDS: Final = {**DEGREES, "sequence_parallel": "sequence parallel", "schedule": "schedule"}
+WORDS: Final = {
+    **DEGREES,
+    "zero_shards": "ZeRO over ranks",
+    "sequence_parallel": "sequence parallel",
+    "schedule": "schedule",
+}
 
 
 def mended(layout: Layout) -> Layout:
@@ -53,7 +58,7 @@ def _candidates(inputs: Inputs, layout: Layout, orders: int) -> Iterator[Candida
     for order in islice(device_orders(inputs.topology), orders):
         devices = assign_devices(inputs.topology, order, layout)
         if devices is not None:
-            placement = place(inputs.topology, devices, layout.expert_parallel)
+            placement = place(inputs.topology, devices, layout.expert_parallel, layout.replicas)
             yield Candidate(layout, placement, count)
 
 
@@ -71,4 +76,6 @@ def change_words(old: Layout, new: Layout) -> str:
 
 def _value(layout: Layout, name: str) -> object:
     value = getattr(layout, name)
+    if value is None:
+        return "all"  # ranks, over which ZeRO shards
     return ("off", "on")[value] if isinstance(value, bool) else value

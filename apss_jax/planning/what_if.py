@@ -67,6 +67,8 @@ def _changed(layout: Layout) -> Iterator[Layout]:
     if layout.data_parallel * layout.context_parallel > 1:
         for stage in range(layout.zero_stage + 1, 4):
             yield replace(layout, zero_stage=stage)
+    if layout.zero_shards is not None:
+        yield replace(layout, zero_shards=None)
     yield mended(replace(layout, sequence_parallel=not layout.sequence_parallel))
     if layout.virtual_stages > 1:
         yield mended(replace(layout, virtual_stages=1))

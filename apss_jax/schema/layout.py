@@ -32,6 +32,7 @@ class Layout:
     recompute: Recompute = "none"
     sequence_parallel: bool = False
     schedule: ScheduleName = "1f1b"
+    zero_shards: int | None = None  # None: all data x context ranks
 
     @property
     def setting(self) -> Setting:
@@ -45,6 +46,16 @@ class Layout:
             sequence_parallel=self.sequence_parallel,
             pipelined=self.pipeline_parallel > 1 and self.tensor_parallel > 1,
         )
+
+    @property
+    def shards(self) -> int:
+        """Returns over how many ranks ZeRO spreads what it shards."""
+        return self.zero_shards or self.data_parallel * self.context_parallel
+
+    @property
+    def replicas(self) -> int:
+        """Returns how many groups of ranks each hold all that ZeRO shards."""
+        return max(self.data_parallel * self.context_parallel // self.shards, 1)
 
     @property
     def num_devices(self) -> int:
@@ -62,7 +73,7 @@ class Layouts:
     """Many layouts as columns, so that a rule looks at all of them at once.
 
     `recompute` and `schedule` hold indices into `RECOMPUTE` and `SCHEDULES`; `sequence_parallel`
-    holds 0 or 1.
+    holds 0 or 1, `zero_shards` 0 where all data x context ranks share.
     """
 
     tensor_parallel: Column
@@ -76,6 +87,7 @@ class Layouts:
     recompute: Column
     sequence_parallel: Column
     schedule: Column
+    zero_shards: Column
 
     def __len__(self) -> int:
         """Returns the number of layouts."""
@@ -93,12 +105,19 @@ class Layouts:
             row["recompute"] = RECOMPUTE[row["recompute"]]
             row["schedule"] = SCHEDULES[row["schedule"]]
             row["sequence_parallel"] = bool(row["sequence_parallel"])
+            row["zero_shards"] = row["zero_shards"] or None
             yield Layout(**row)
 
     @property
     def pipelined(self) -> Column:
         """Returns 1 where a layout is both pipelined and tensor parallel, else 0."""
         return ((self.pipeline_parallel > 1) & (self.tensor_parallel > 1)).astype(np.int64)
+
+    @property
+    def shards(self) -> Column:
+        """Returns over how many ranks ZeRO spreads what it shards."""
+        ranks = self.data_parallel * self.context_parallel
+        return np.where(self.zero_shards > 0, self.zero_shards, ranks)
 
     def take(self, chosen: np.ndarray) -> Layouts:
         """Returns the layouts at some indices, or where a mask is true."""
@@ -112,6 +131,7 @@ class Layouts:
                 **{f.name: getattr(one, f.name) for f in fields(Layouts)},
                 "recompute": RECOMPUTE.index(one.recompute),
                 "schedule": SCHEDULES.index(one.schedule),
+                "zero_shards": one.zero_shards or 0,
             }
             for one in layouts
         ]

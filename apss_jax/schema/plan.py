@@ -92,6 +92,7 @@ class Plan(Document):
     micro_batch: Count
     num_micro_batches: Count
     zero_stage: ZeroStage = 1
+    zero_shards: Degree | None = None  # ranks that ZeRO shards over; None: all data x context ones
     sequence_parallel: bool = False
     recompute: Recompute = "none"
     schedule: ScheduleName = "1f1b"
@@ -173,6 +174,7 @@ class Alternative(Part):
     virtual_stages: Degree
     micro_batch: Count
     zero_stage: ZeroStage
+    zero_shards: Degree | None
     sequence_parallel: bool
     recompute: Recompute
     schedule: ScheduleName

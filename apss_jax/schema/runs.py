@@ -71,6 +71,7 @@ class Run(Part):
     vpp: Size | None = None
     sequence_parallel: Switch | None = None
     zero_stage: Annotated[int, Field(ge=0, le=3)] | None = None
+    zero_shards: Size | None = None  # ranks that ZeRO shards over; blank: all, unless the note says
     recompute: Recompute | None = None
     precision: str | None = None
     schedule: Annotated[ScheduleName | None, BeforeValidator(_schedule)] = None

@@ -94,6 +94,28 @@ def test_blank_degrees_are_derived_and_blank_switches_assumed() -> None:
     assert "dp" not in subject.assumed
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"zero_shards": "4"}, 4),
+        ({"note": "micro_num=4; zero1 group=4 (-1 = all DP ranks)"}, 4),
+        ({"note": "zero1 group=-1 (-1 = all DP ranks)"}, None),
+        ({"note": 'col "on 16x H100 GPUs (FSDP=8 GBS=128)"', "zero_stage": "3"}, 8),
+        ({"note": "HSDP", "zero_stage": "3"}, 8),  # within a node
+        ({"note": "FSDP=4", "zero_shards": "2"}, 2),  # a column goes before a note
+        ({"note": "FSDP=4", "zero_stage": "0"}, None),  # nothing is sharded
+        ({"zero_shards": "16"}, None),  # all of them
+        ({"zero_shards": "5"}, None),  # no even groups
+    ],
+)
+def test_a_run_may_say_over_how_many_ranks_it_shards(
+    changes: dict[str, str], expected: int | None
+) -> None:
+    """By its column, or by the words of its note."""
+    all_data = {"tp": "1", "pp": "1", "dp": "16", "zero_stage": "1"}
+    assert _subject(**{**all_data, **changes}).layout.zero_shards == expected
+
+
 def test_all_data_parallel_needs_no_other_degree() -> None:
     """A data degree of all GPUs says that nothing else is split."""
     layout = _subject(tp=None, pp=None, dp="16").layout

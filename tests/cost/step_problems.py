@@ -73,6 +73,8 @@ def strategy(num_micro_batches: int = 2, **changes: Any) -> Strategy:
         "comm_s_per_call": np.zeros((2, 3), np.float32),
         "gradient_s_per_byte": np.zeros((2, 2), np.float32),
         "gradient_s_per_call": np.zeros((2, 2), np.float32),
+        "replica_s_per_byte": np.zeros((2, 2), np.float32),
+        "replica_s_per_call": np.zeros((2, 2), np.float32),
         "transfer_s_per_byte": np.zeros((1, 2), np.float32),
         "transfer_s_per_call": np.zeros((1, 2), np.float32),
         "in_flight": held.astype(np.float32),

@@ -104,6 +104,7 @@ def sharded(zero: bool, fsdp: bool, strategy: str) -> Fields:
         "ddp.overlap_param_gather": zero,
         "ddp.use_megatron_fsdp": fsdp,
         "ddp.data_parallel_sharding_strategy": strategy,
+        "ddp.num_distributed_optimizer_instances": 1,
     }
 
 

@@ -153,6 +153,15 @@ def test_connections_are_those_that_megatron_starts_with(stage: int, line: str) 
     assert line in write_megatron(launch_of_split([8], zero_stage=stage)).text.splitlines()
 
 
+def test_instances_of_the_optimizer_are_written_and_read() -> None:
+    """Two groups of four of eight data ranks; the importer finds the four again."""
+    launch = launch_of_split([8], data_parallel=8, zero_shards=4)
+    arguments = write_megatron(launch).files["arguments.txt"]
+    assert "--num-distributed-optimizer-instances 2\n" in arguments
+    read = run_of_arguments(read_megatron_arguments(arguments), 8)
+    assert (read.layout.zero_stage, read.layout.zero_shards) == (1, 4)
+
+
 def test_hosts_stand_in_the_order_of_the_ranks(tmp_path: Path) -> None:
     """A plan whose first stage is on the second node begins with it."""
     launch = on_devices(launch_of_split([3, 5], data_parallel=8), [range(8, 16), range(8)])

@@ -58,6 +58,14 @@ def test_torchtitan_shards(stage: int, replicate: int, shard: int, reshard: str)
     assert fields["fsdp_reshard_after_forward"] == reshard
 
 
+def test_torchtitan_replicates_groups_that_shard() -> None:
+    """Of sixteen data x context ranks four shard: two data ones with two context ones each."""
+    launch = launch_of_split([8], zero_stage=3, data_parallel=8, context_parallel=2, zero_shards=4)
+    fields = _titan(launch).parallelism
+    assert fields["data_parallel_replicate_degree"] == 4
+    assert fields["data_parallel_shard_degree"] == 2
+
+
 def test_torchtitan_knows_its_recipes() -> None:
     """A model that the release has is taken from it, and no other of the same name."""
     model = load_model("llama-3.1-8b")
@@ -67,6 +75,16 @@ def test_torchtitan_knows_its_recipes() -> None:
     assert "import llama3_8b" in text
     other = Launch(named, small_model(32), launch.cluster)
     assert "base_recipe" in write_torchtitan(other).text
+
+
+def test_maxtext_replicates_over_hosts_what_it_shards_within() -> None:
+    """Sixteen ranks on two hosts: eight shard inside a host, and hosts hold the same."""
+    launch = launch_of_split(
+        [8], zero_stage=3, data_parallel=16, zero_shards=8, cluster="2x8xH100-SXM5-80GB"
+    )
+    found = axes(launch)
+    assert (found["ici_fsdp_parallelism"], found["dcn_fsdp_parallelism"]) == (8, 1)
+    assert (found["ici_data_parallelism"], found["dcn_data_parallelism"]) == (1, 2)
 
 
 def _maxtext(launch: Launch) -> dict[str, Any]:

@@ -98,6 +98,7 @@ OWN_CASES: list[tuple[str, Launch, str]] = [
         "sequence_parallel",
     ),
     ("deepspeed", launch_of_split([8], tensor_parallel=2, zero_stage=3), "tensor_sharding"),
+    ("deepspeed", launch_of_split([8], zero_shards=2, data_parallel=4), "zero_shards"),
     ("flagscale", mixed([1, 1, 1, 1], chunks=2), "hetero_chunks"),
     ("flagscale", mixed([0, 4]), "empty_stage"),
     (
@@ -139,11 +140,23 @@ OWN_CASES: list[tuple[str, Launch, str]] = [
         launch_of_split([8], zero_stage=3, model=small_model(8, encoder_layers=4)),
         "encoder",
     ),
+    (
+        "torchtitan",
+        launch_of_split([8], zero_stage=3, zero_shards=1, context_parallel=2),
+        "zero_shards",
+    ),
+    ("maxtext", launch_of_split([8], zero_shards=2, data_parallel=4), "zero_shards"),
+    (
+        "maxtext",
+        launch_of_split([8], zero_stage=3, zero_shards=1, context_parallel=2),
+        "whole_contexts",
+    ),
     ("maxtext", launch_of_split([3, 5]), "equal_stages"),
     ("maxtext", launch_of_split([4, 4], num_micro_batches=3), "rounds"),
     ("maxtext", mixed([4, 4]), "one_type"),
     ("maxtext", launch_of_split([1] * 8, model=GEMMA_2), "pairs"),
     ("maxtext", launch_of_split([8], model=small_model(8, encoder_layers=4)), "encoder"),
+    ("jax", launch_of_split([8], zero_shards=2, data_parallel=4), "zero_shards"),
     ("jax", launch_of_split([3, 5]), "equal_stages"),
     ("jax", mixed([4, 4]), "one_type"),
 ]

@@ -107,6 +107,16 @@ def test_deepspeed_batch_sizes_multiply() -> None:
     assert config["zero_optimization"]["stage"] == 1
 
 
+def test_deepspeed_groups_ranks_by_mics() -> None:
+    """Four of eight ranks shard; the script says what must build the model."""
+    files = write_deepspeed(
+        launch_of_split([8], zero_stage=3, data_parallel=8, zero_shards=4)
+    ).files
+    sharding = json.loads(files["ds_config.json"])["zero_optimization"]
+    assert sharding == {"stage": 3, "mics_shard_size": 4}
+    assert "MiCS_Init" in files["launch.sh"]
+
+
 def test_deepspeed_on_uneven_nodes_is_started_by_torchrun() -> None:
     """Its launcher gives every host the same GPUs, so that 4 + 1 GPUs need another one."""
     launch = launch_of_split([8], data_parallel=5, cluster=f"1x4x{H100}+1x1x{H100}")

@@ -72,6 +72,9 @@ PAIRS = {
     "zero": (
         facts(stack="deepspeed"), layout(1, 2, 2, zero_stage=1), layout(1, 2, 2, zero_stage=2),
     ),
+    "zero_shards": (
+        facts(), layout(1, 1, 8, zero_shards=4), layout(1, 1, 8, zero_shards=3),
+    ),
     "optimizer_sharding": (
         facts(stack="torchtitan"), layout(1, 1, 2, zero_stage=2), layout(1, 1, 2, zero_stage=1),
     ),
@@ -216,6 +219,23 @@ def test_stacks_differ_in_what_they_shard() -> None:
     sharded = layout(1, 2, 2, zero_stage=3)
     assert broken(sharded, facts(stack="megatron-lm")) == {"zero"}
     assert broken(sharded, facts(stack="torchtitan")) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"zero_shards": 3}, "legal ZeRO shards: 1, 2, 4, 8"),
+        ({"zero_shards": 2, "expert_parallel": 4}, "multiple of expert parallel 4"),
+        ({"zero_shards": 4, "zero_stage": 0}, "ZeRO 0 shards nothing"),
+    ],
+)
+def test_groups_that_shard_are_even_and_hold_whole_expert_groups(
+    changes: dict[str, int], said: str
+) -> None:
+    """The message says what is wrong, and which sizes are legal."""
+    problem = facts(model_of(moe_layer(experts=8), repeat=4))
+    (found,) = violations(layout(1, 1, 8, **changes), problem)
+    assert found.rule == "zero_shards" and said in found.message
 
 
 def test_deepspeed_has_no_interleaved_schedule() -> None:

@@ -26,14 +26,21 @@ def random_layout(rng: np.random.Generator, num_devices: int) -> Layout:
     context = int(rng.choice([d for d in (1, 2, 4) if d * tensor <= num_devices]))
     stages = int(rng.integers(1, min(num_devices // (tensor * context), 9) + 1))
     data = int(rng.integers(1, num_devices // (tensor * context * stages) + 1))
-    experts = [d for d in range(1, data * context + 1) if data * context % d == 0]
-    return Layout(tensor, stages, data, context, int(rng.choice(experts)))
+    ranks = data * context
+    shards = int(rng.choice([d for d in range(1, ranks + 1) if ranks % d == 0]))
+    experts = [d for d in range(1, shards + 1) if shards % d == 0]
+    expert = int(rng.choice(experts))
+    return Layout(tensor, stages, data, context, expert, zero_shards=shards)
 
 
 def placements(topology: Topology, layout: Layout) -> list[Placement]:
     """Returns a layout on every order of devices that has room for it."""
     grids = [assign_devices(topology, order, layout) for order in device_orders(topology)]
-    return [place(topology, grid, layout.expert_parallel) for grid in grids if grid is not None]
+    return [
+        place(topology, grid, layout.expert_parallel, layout.replicas)
+        for grid in grids
+        if grid is not None
+    ]
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
