@@ -60,6 +60,7 @@ class Problem(NamedTuple):
     gradient_bytes: Float[Array, ""]
     reduced_gradient_bytes: Float[Array, ""]
     optimizer_bytes: Float[Array, ""]
+    owner_step_s: Float[Array, ""]
     exposed_fractions: Float[Array, " zero_stages"]
     context_exposed_fraction: Float[Array, ""]
     transfer_blocking_fraction: Float[Array, ""]
@@ -100,6 +101,7 @@ def build_problem(
         gradient_bytes=_float(stack.gradient_bytes_of(weight_bytes)),
         reduced_gradient_bytes=_float(stack.reduced_gradient_bytes),
         optimizer_bytes=_float(stack.optimizer_bytes_of(weight_bytes)),
+        owner_step_s=_float(stack.owner_step_s),
         exposed_fractions=_float(stack.exposed_fractions),
         context_exposed_fraction=_float(stack.context_exposed_fraction),
         transfer_blocking_fraction=_float(stack.transfer_blocking_fraction),

@@ -62,7 +62,7 @@ def stage_tail(
         _reduction_s(problem, strategy, held, _Links(*link))
         for held, link in zip(owned, links, strict=True)
     )
-    whole_s = dense_s + expert_s
+    whole_s = dense_s + expert_s + _owner_steps_s(problem, strategy)
     hidden_s = jnp.minimum(
         (1.0 - problem.exposed_fractions[strategy.zero_stage]) * whole_s,
         HIDING_FRACTION * _rounds(strategy) * compute_s,
@@ -78,6 +78,17 @@ def _reduction_links(strategy: Strategy) -> _Links:
         strategy.replica_s_per_byte,
         strategy.replica_s_per_call,
     )
+
+
+def _owner_steps_s(problem: Problem, strategy: Strategy) -> PerStage:
+    """Returns what whole tensors with one owner each take in a step, beside their bytes.
+
+    A reduction to one rank and a broadcast from it run as rings over the sharding group, tensor by
+    tensor (NCCL has no other algorithm for them).
+    """
+    units = jnp.sum(strategy.end_unit - strategy.first_unit, axis=0)
+    has_owners = (strategy.zero_stage == 1) | (strategy.zero_stage == 2)
+    return jnp.where(has_owners, problem.owner_step_s * strategy.shards * units, 0.0)
 
 
 def _rounds(strategy: Strategy) -> Float[jax.Array, ""]:

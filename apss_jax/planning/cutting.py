@@ -162,7 +162,8 @@ class Cutter:
         memory_s = np.where(
             placement.has_type, self.problem.memory_s_per_byte[: placement.has_type.shape[1]], 0.0
         ).max(axis=1)
-        total = np.zeros((len(memory_s), table.num_units))
+        owners_s = self.stack.owner_step_s * shards if layout.zero_stage in (1, 2) else 0.0
+        total = np.full((len(memory_s), table.num_units), exposed * owners_s)
         owners = (shards, max(shards // layout.expert_parallel, 1))
         for kind, held in enumerate((table.dense_parameters, table.expert_parameters)):
             spread = owners[kind] if layout.zero_stage else 1

@@ -106,11 +106,11 @@ def unsharded_optimizer(view: View) -> Mask:
 
     ZeRO 1 gathers parameters where ZeRO 0 gathers gradients, so it sends no more wherever a
     gradient is sent in at least as many bytes as a parameter; it updates less and holds less. Where
-    a stack hides more of what ZeRO 0 sends, it may be slower.
+    a stack hides more of what ZeRO 0 sends, or has owners of whole tensors, it may be slower.
     """
     stack = view.bounds.stack
     whole, sharded, *_ = stack.exposed_fractions
-    is_as_hidden = whole >= sharded
+    is_as_hidden = whole >= sharded and stack.owner_step_s == 0
     no_wider = stack.reduced_gradient_bytes >= view.bounds.memory.weight_bytes and is_as_hidden
     layouts = view.layouts
     shared = layouts.data_parallel * layouts.context_parallel > 1
@@ -157,7 +157,7 @@ def _no_slower(view: View) -> Mask:
     layouts = view.layouts
     counts = view.bounds.facts.global_batch // (layouts.data_parallel * layouts.micro_batch)
     in_bytes = scatter + gather <= exposed * (2 * counts * gather + scatter)
-    in_calls = exposed * (2 * counts + 1) >= 2
+    in_calls = (exposed * (2 * counts + 1) >= 2) & (stack.owner_step_s == 0)
     return (layouts.zero_stage == 2) | (in_bytes & in_calls)
 
 

@@ -253,6 +253,8 @@ class TimeBounds:
         sent = sent + np.where(layouts.shards < ranks, scatter / layouts.shards, 0.0)
         shared = ranks > 1
         reduce_s = np.where(shared, held * sent / self._link_rates.worst, 0.0)
+        owners_s = self.stack.owner_step_s * figures.kind_count.sum() * layouts.shards
+        reduce_s = reduce_s + np.where((zero == 1) | (zero == 2), owners_s, 0.0)
         updated = held * (OPTIMIZER_SHARDED + OPTIMIZER_WHOLE)
         return reduce_s + updated / self._memory_rates.min()
 

@@ -59,6 +59,9 @@ class Stack(Document):
     # The same under ZeRO 0, where buckets of whole gradients are reduced as they become final;
     # None: no different.
     replica_exposed_fraction: Share | None = None
+    # Where whole tensors have one owner under ZeRO 1 and 2: what reducing gradients to it and
+    # sending weights from it takes beside the bytes, per layer and per rank that ZeRO shards over.
+    owner_step_s: NonNegativeFloat = 0.0
     gradient_bytes: PositiveInt = 4  # per parameter, stored
     reduced_gradient_bytes: PositiveInt = 4  # per parameter, sent
     optimizer_bytes: PositiveInt = 12  # per parameter: fp32 master weight and two moments

@@ -132,6 +132,20 @@ def test_replicas_may_hide_more_of_their_gradients(zero_stage: int, exposed: flo
     assert float(found[0]) == pytest.approx(exposed * sent_bytes * 1e-3, rel=1e-5)
 
 
+@pytest.mark.parametrize(("zero_stage", "added_s"), [(0, 0), (1, 2), (2, 2), (3, 0)])
+def test_owners_of_whole_tensors_are_asked_one_by_one(zero_stage: int, added_s: float) -> None:
+    """0.25 s for each of two layers and each of four ranks; not where all own a part, or none."""
+    one = strategy(zero_stage=np.int32(zero_stage), shards=np.float32(4))
+    plain, owned = (
+        problem(gradient_exposed_fraction=1.0, owner_step_s=step_s) for step_s in (0.0, 0.25)
+    )
+    before, after = (
+        stage_tail(given, one, chunk_sums(given, one), jnp.zeros(2)).data_comm_s
+        for given in (plain, owned)
+    )
+    assert float(after[0] - before[0]) == pytest.approx(added_s)
+
+
 def _memory_by_zero_stage(*, pipelined: bool) -> dict[int, list[float]]:
     """Returns the parts of stage 0's memory under every ZeRO stage, states shared by 4 ranks."""
     parts = {}

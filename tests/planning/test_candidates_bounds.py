@@ -30,10 +30,11 @@ def _in_groups(layout: Layout) -> Layout:
     )
 
 
+@pytest.mark.parametrize("stack", [None, "internevo"])  # the latter has owners of whole tensors
 @pytest.mark.parametrize("cluster", ["2x4xT4-16GB", "1x4xV100-SXM2-16GB+1x4xT4-16GB"])
-def test_no_cost_is_below_its_bounds(cluster: str) -> None:
+def test_no_cost_is_below_its_bounds(cluster: str, stack: str | None) -> None:
     """Step time and memory of exact partitions of 100 layouts are never below the bounds."""
-    inputs = gather_inputs("gpt2", cluster, global_batch=8, seq_len=1024)
+    inputs = gather_inputs("gpt2", cluster, global_batch=8, seq_len=1024, stack=stack)
     facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
     listed = enumerate_layouts(facts, PINS)
     chosen = np.random.default_rng(0).choice(len(listed), size=100, replace=False)
