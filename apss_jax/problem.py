@@ -59,6 +59,7 @@ class Problem(NamedTuple):
     weight_bytes: Float[Array, ""]
     gradient_bytes: Float[Array, ""]
     reduced_gradient_bytes: Float[Array, ""]
+    bucket_step_s_per_byte: Float[Array, ""]
     optimizer_bytes: Float[Array, ""]
     owner_step_s: Float[Array, ""]
     exposed_fractions: Float[Array, " zero_stages"]
@@ -100,6 +101,7 @@ def build_problem(
         weight_bytes=_float(weight_bytes),
         gradient_bytes=_float(stack.gradient_bytes_of(weight_bytes)),
         reduced_gradient_bytes=_float(stack.reduced_gradient_bytes),
+        bucket_step_s_per_byte=_float(stack.bucket_step_s_per_byte),
         optimizer_bytes=_float(stack.optimizer_bytes_of(weight_bytes)),
         owner_step_s=_float(stack.owner_step_s),
         exposed_fractions=_float(stack.exposed_fractions),

@@ -155,16 +155,18 @@ def _sequences_of_a_step(run: Run) -> int | None:
     return round(run.step_time_s * run.tokens_per_s_per_gpu * run.num_gpus / run.seq_len) or None
 
 
-def batch_of_run(run: Run, layout: Layout, gaps: Gaps) -> tuple[int, int]:
+def batch_of_run(
+    run: Run, layout: Layout, gaps: Gaps, *, accumulates: bool = False
+) -> tuple[int, int]:
     """Returns sequences per step and micro-batches per step.
 
     A blank batch is what the run's tokens per second make in a step, else one micro-batch, or as
-    many as keep a pipeline filled; where a batch does not divide, the number of micro-batches is
-    rounded.
+    many as keep a pipeline filled, which frameworks that accumulate gradients have without one too;
+    where a batch does not divide, the number of micro-batches is rounded.
     """
     samples = layout.data_parallel * layout.micro_batch
     stages = layout.pipeline_parallel
-    usual = FILLING_ROUNDS * stages if stages > 1 else 1
+    usual = FILLING_ROUNDS * stages if stages > 1 or accumulates else 1
     stated = run.global_batch or _sequences_of_a_step(run)
     batch = gaps.fill("global_batch", stated, samples * usual)
     if batch % samples:

@@ -14,7 +14,8 @@ from apss_jax.schema.document import read_json, write_text
 
 DIGITS: Final = 4  # significant ones; no run determines a constant better
 UNFITTED: Final = "Not fitted: "  # in a source text, begins what the fit leaves as it is
-Fields = Mapping[str, float | Mapping[str, list[int]]]
+Fields = Mapping[str, Any]
+"""Values by field; numbers are rounded."""
 
 
 @dataclass(frozen=True)

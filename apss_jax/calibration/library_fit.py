@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
@@ -37,6 +38,7 @@ from apss_jax.calibration.library_constants import (
     with_values,
 )
 from apss_jax.calibration.measured import Comparison
+from apss_jax.calibration.pairs import Groups, device_errors
 from apss_jax.calibration.prediction import Figures, predict_runs
 from apss_jax.calibration.subject import SkippedRun, Subject
 from apss_jax.calibration.widths import Misses, Width, fit_widths
@@ -48,8 +50,8 @@ from apss_jax.schema.runs import Run
 Indices = Int[np.ndarray, " samples"]
 PerRun = Float[np.ndarray, " samples"]
 Names = Shaped[np.ndarray, " samples"]
-Errors = dict[str, dict[str, float]]
-"""By stack: the error fractions that its file states."""
+Errors = dict[str, dict[str, Any]]
+"""By stack: the error fractions that its file states, and those by device types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +93,7 @@ def fit_library(runs: Sequence[Run], priors: Priors, note: NoteFn) -> LibraryFit
     own = _fit(comparison, priors, experiment_folds(comparison.subjects), note)
     note("constants of the generic stack")
     generic = _fit_generic(runs, own, priors, note)
-    return LibraryFit(own, generic, _errors(own, generic), predictions.skipped)
+    return LibraryFit(own, generic, _errors(own, generic, priors.groups), predictions.skipped)
 
 
 def _fit(comparison: Comparison, priors: Priors, folds: Labels, note: NoteFn) -> Fit:
@@ -138,20 +140,22 @@ def _own_of_stacks(priors: Sequence[Prior]) -> tuple[Prior, ...]:
     return tuple(p for p in priors if p.of == "stack" and p.group != ALL)
 
 
-def _errors(own: Fit, generic: Fit) -> Errors:
+def _errors(own: Fit, generic: Fit, groups: Groups) -> Errors:
     """Returns the error fractions of every stack, from runs that were left out."""
     errors: Errors = {}
     for fitted in (own, generic):
         names = np.array([s.stack.name for s in fitted.comparison.subjects])
-        for name, fields in _time_errors(fitted, names).items():
+        for name, fields in _time_errors(fitted, names, groups).items():
             rows = np.flatnonzero(names == name)
             errors[name] = {**fields, "memory_error_fraction": _memory_error(fitted, rows)}
+    # An unlisted framework is as far off as others are, on devices of which hardly two are known.
+    errors[FALLBACK]["device_errors"] = ()
     # A framework that is left out is new, its sizes hardly ever are: others tell what those add.
     errors[FALLBACK]["far_error_fraction"] = max(e["far_error_fraction"] for e in errors.values())
     return errors
 
 
-def _time_errors(fitted: Fit, names: Names) -> Errors:
+def _time_errors(fitted: Fit, names: Names, groups: Groups) -> Errors:
     """Returns the error fractions of step times, by stack.
 
     Runs of layers that were measured one by one tell of those alone.
@@ -163,7 +167,10 @@ def _time_errors(fitted: Fit, names: Names) -> Errors:
     analytic = comparison.is_timed & ~is_measured
     widths = fit_widths(misses.chosen(analytic), names[analytic].tolist())
     errors: Errors = {name: _fractions(width) for name, width in widths.items()}
-    for name in widths:
+    for name, width in widths.items():
+        rows = analytic & (names == name)
+        subjects = [comparison.subjects[i] for i in np.flatnonzero(rows)]
+        errors[name]["device_errors"] = device_errors(subjects, misses.chosen(rows), width, groups)
         own = misses.chosen(comparison.is_timed & is_measured & (names == name))
         if len(own.weight) >= FEW_ROWS:
             errors[name]["measured_error_fraction"] = interval_error(own.log_error, own.weight)

@@ -28,7 +28,9 @@ def new_constants(found: LibraryFit, label_sources: Sequence[str]) -> NewConstan
     devices = changes_of(own.constants, own.values, "device")
     links = changes_of(own.constants, own.values, "link")
     for name, errors in found.errors.items():
-        stacks[name] = {**stacks.get(name, {}), **errors, "fitted_spans": _spans(found, name)}
+        pairs = [each.model_dump(mode="json") for each in errors["device_errors"]]
+        beside = {"device_errors": pairs, "fitted_spans": _spans(found, name)}
+        stacks[name] = {**stacks.get(name, {}), **errors, **beside}
     wording = Wording.of(found, label_sources)
     sources = {name: wording.of_stack(name) for name in stacks}
     sources |= {name: wording.of_device(name) for name in devices}

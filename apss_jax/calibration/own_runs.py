@@ -50,9 +50,10 @@ def calibrate_stack(
     Raises `InputError` where no run has a step time, where runs contradict each other, or where
     their frameworks mean several stacks.
     """
-    start = base if base is not None else _base_of(runs)
-    predictions = predict_runs(runs, stack=start)
+    given = base if base is not None else _base_of(runs)
+    predictions = predict_runs(runs, stack=given)
     comparison = Comparison.of(predictions)
+    start = _on_devices(given, comparison)
     names = {id(run): run.run_id or f"run {i + 1}" for i, run in enumerate(runs)}
     left_out = _left_out(predictions, comparison, names)
     _require_times(comparison, left_out)
@@ -124,6 +125,13 @@ def _stack(
     # Legality knows a framework by its name, which the calibrated one therefore keeps.
     full = name if base.name in name else f"{base.name}-{name}"
     return base.model_copy(update={"name": full, "source": source, **moves})
+
+
+def _on_devices(base: Stack, comparison: Comparison) -> Stack:
+    """Returns the stack with the error that it has on the runs' device types as its only one."""
+    types = {name for subject in comparison.subjects for name in subject.cluster.used_types}
+    error = base.error_fraction_on(types)
+    return base.model_copy(update={"step_time_error_fraction": error, "device_errors": ()})
 
 
 def _known(base: Stack, comparison: Comparison) -> Stack:

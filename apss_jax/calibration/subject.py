@@ -80,7 +80,7 @@ def _subject(run: Run, stack: Stack | None) -> Subject:
     experts = any(isinstance(entry.layer.feed_forward, MoeMlp) for entry in model.layers)
     degrees = degrees_of_run(run, cluster.num_devices, gaps)
     layout = layout_of_run(run, degrees, framework, gaps, has_experts=experts)
-    batch, count = batch_of_run(run, layout, gaps)
+    batch, count = batch_of_run(run, layout, gaps, accumulates=framework.accumulates)
     _refuse_uncostable(model, layout, count)
     if run.framework is None:
         gaps.assume("framework")

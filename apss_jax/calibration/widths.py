@@ -74,6 +74,11 @@ def fit_widths(misses: Misses, groups: Sequence[str]) -> dict[str, Width]:
     return {name: replace(width, far=far) for name, width in found.items()}
 
 
+def base_within(part: Misses, common: Width) -> float:
+    """Returns the base that some runs of a group need where the other parts are the group's."""
+    return _width(part, common.expert, common.domain).base
+
+
 def _far(misses: Misses, named: Names, widths: dict[str, Width]) -> float:
     """Returns what a doubling beyond other runs adds, all groups together."""
     known = np.zeros_like(misses.log_error)
@@ -117,13 +122,13 @@ def _grown(part: Misses, expert: float) -> Width:
     return grown if _loss(part, grown) < (1.0 - LEAST_GAIN) * _loss(part, plain) else plain
 
 
-def _width(part: Misses, expert: float) -> Width:
+def _width(part: Misses, expert: float, domain: float = 0.0) -> Width:
     """Returns the width that covers its share of one more run, as far as its other part lets it.
 
     Of n runs that is a share of 1 + 1 / n times as many (split conformal prediction, Lei et al.
     2018, arXiv 1604.04173); n is Kish's effective number where weights differ.
     """
-    beside = _beside(part, expert, 0.0, 0.0)
+    beside = _beside(part, expert, domain, 0.0)
     runs = part.weight.sum() ** 2 / (part.weight**2).sum()
     share = min(1.0, COVERAGE * (1.0 + 1.0 / runs))
     left = weighted_quantile(part.log_error**2 - beside, part.weight, share)

@@ -56,7 +56,8 @@ def stage_tail(
     """
     owned = owned_parameters(problem, strategy, sums)
     links = zip(
-        *(jnp.unstack(values, axis=-1) for values in _reduction_links(strategy)), strict=True
+        *(jnp.unstack(values, axis=-1) for values in _reduction_links(problem, strategy)),
+        strict=True,
     )
     dense_s, expert_s = (
         _reduction_s(problem, strategy, held, _Links(*link))
@@ -70,10 +71,15 @@ def stage_tail(
     return StageTail(whole_s - hidden_s, _optimizer_s(problem, strategy, owned))
 
 
-def _reduction_links(strategy: Strategy) -> _Links:
-    """Returns the links of both kinds of parameters, side by side."""
+def _reduction_links(problem: Problem, strategy: Strategy) -> _Links:
+    """Returns the links of both kinds of parameters, side by side.
+
+    Every bucket of a sharding group passes a ring of all its ranks step by step.
+    """
+    ranks = jnp.stack([strategy.shards, strategy.expert_shards])
+    steps_s = jnp.maximum(ranks - 1.0, 0.0) * problem.bucket_step_s_per_byte
     return _Links(
-        strategy.gradient_s_per_byte,
+        strategy.gradient_s_per_byte + steps_s[None, :],
         strategy.gradient_s_per_call,
         strategy.replica_s_per_byte,
         strategy.replica_s_per_call,

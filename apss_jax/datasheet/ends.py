@@ -24,6 +24,9 @@ LOOKUP_PASSES = 4.0
 # exponentials and their sum (2 + 2 + 4 + 4 + 4).
 LOGIT_TRAFFIC_BYTES = 16.0
 TOKEN_ID_BYTES = 8
+# What matrix units read at once: other rows are read in pieces ("Matrix Multiplication Background
+# User's Guide", NVIDIA).
+ALIGNED_BYTES = 16
 MASK_BYTES = 1
 
 
@@ -189,7 +192,18 @@ def _logits_s(width: int, vocab_size: int, grid: Grid, rates: Rates) -> TypeTime
         rates.half_size,
     )
     traffic_s = LOGIT_TRAFFIC_BYTES * logits / rates.memory_bytes_per_s
-    return product_s + rates.kernel_s + traffic_s
+    whole_s = product_s * _unaligned_slowdown(vocab_size, grid, rates)
+    return whole_s + rates.kernel_s + traffic_s
+
+
+def _unaligned_slowdown(vocab_size: int, grid: Grid, rates: Rates) -> TypeTimes:
+    """Returns how many times longer the output matrix takes for rows that are not whole.
+
+    A vocabulary that no tensor rank divides keeps its odd size under stacks that do not pad.
+    """
+    is_whole = vocab_size * grid.value_bytes % ALIGNED_BYTES == 0
+    is_padded = rates.pads_vocabulary | (grid.tensor_parallel > 1)
+    return np.where(is_whole | is_padded, 1.0, rates.unaligned_slowdown)
 
 
 def _end_work(forward_s: TypeTimes) -> Work:

@@ -26,6 +26,7 @@ class Rates:
 
     layer_flops_per_s: TypeValues  # matrix products of layers
     head_flops_per_s: TypeValues  # the head stays 16-bit where layers are FP8
+    unaligned_slowdown: TypeValues  # of products with rows that matrix units cannot read at once
     half_size: TypeValues  # a dimension this long costs twice its ideal time
     score_flops_per_s: TypeValues  # the two products of attention
     # The same, without flash attention, where the size of a head is not a multiple of 8.
@@ -44,6 +45,7 @@ class Rates:
     tensor_pipeline_cpu_s: float
     domain_devices: int  # of the smallest domain
     fused_norm: bool
+    pads_vocabulary: bool
     recompute_vectors: int
     dropout: bool
     keeps_second_products: bool
@@ -66,6 +68,7 @@ def rates_of(
     return Rates(
         layer_flops_per_s=_fp8(devices, types, stack) if precision == "fp8" else gemm,
         head_flops_per_s=gemm,
+        unaligned_slowdown=np.array([d.rates.unaligned_gemm_slowdown for d in devices]),
         half_size=np.array([d.rates.gemm_half_size for d in devices]),
         score_flops_per_s=scores,
         unaligned_score_flops_per_s=np.minimum(scores, _plain_units(devices, precision)),
@@ -84,6 +87,7 @@ def rates_of(
         tensor_pipeline_cpu_s=stack.tensor_pipeline_cpu_s * (cluster.num_domains > 1),
         domain_devices=cluster.domain_devices,
         fused_norm=stack.fused_norm,
+        pads_vocabulary=stack.pads_vocabulary,
         recompute_vectors=stack.recompute_vectors,
         dropout=stack.dropout,
         keeps_second_products=stack.selective_keeps == "every_second_product",

@@ -168,7 +168,8 @@ class Cutter:
         for kind, held in enumerate((table.dense_parameters, table.expert_parameters)):
             spread = owners[kind] if layout.zero_stage else 1
             moved = OPTIMIZER_SHARDED_BYTES / spread + OPTIMIZER_WHOLE_BYTES
-            rate = sent_s[:, kind] + moved * memory_s
+            steps_s = (owners[kind] - 1) * self.stack.bucket_step_s_per_byte
+            rate = sent_s[:, kind] + exposed * (reduced + second) * steps_s + moved * memory_s
             total += rate[:, None] * held
         return total
 

@@ -24,6 +24,7 @@ class Reach:
     domain_doublings: float  # log2 of the fast-link domains in use
     far_doublings: float  # beyond the sizes of the runs that the stack was fitted on, all together
     device_error_fraction: float  # of the least known device type
+    device_types: tuple[str, ...] = ()  # in use; none: any
 
 
 def reach_of(
@@ -36,6 +37,7 @@ def reach_of(
         domain_doublings=log2(max(cluster.num_domains, 1)),
         far_doublings=doublings_beyond(sizes_of(model, cluster, layout, seq_len), spans),
         device_error_fraction=max(each.step_time_error_fraction for each in rates),
+        device_types=cluster.used_types,
     )
 
 
@@ -85,7 +87,7 @@ def step_time_error_fraction(stack: Stack, reach: Reach, measured_fraction: floa
     share of compute that was measured (`measured_fraction`) has the error of measured layers.
     """
     base = measured_fraction * stack.measured_error_fraction
-    base += (1.0 - measured_fraction) * stack.step_time_error_fraction
+    base += (1.0 - measured_fraction) * stack.error_fraction_on(reach.device_types)
     return widened_error_fraction(
         base,
         stack.expert_error_fraction * reach.has_experts,

@@ -47,6 +47,8 @@ class DeviceRates(Part):
     elementwise_passes: PositiveFloat = 1.0  # memory traffic beside the minimum that is counted
     fused_expert_kernels: bool = False  # whether a stack's `fused_experts` can run
     score_passes: NonNegativeFloat = 6.9  # over the scores, forward, without flash attention
+    # Of products whose rows are no multiple of 16 bytes, beside aligned ones.
+    unaligned_gemm_slowdown: PositiveFloat = 3.0
     # Beside the stack's, half width of the 80 % interval: of types on which no step was timed.
     step_time_error_fraction: NonNegativeFloat = 0.0
     source: str

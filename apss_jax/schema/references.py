@@ -30,6 +30,7 @@ class Framework(Part):
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
     sequence_parallel: bool = False  # with tensor parallelism
     recompute: Recompute = "none"
+    accumulates: bool = False  # gradients of several micro-batches, without a pipeline too
     fused_experts: bool = False  # as in a stack: releases that brought such kernels
     split: SplitHabit = "uniform"  # of layers over stages
     reported_memory: ReportedMemory = "largest_stage"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -9,6 +10,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from apss_jax.schema.document import Document, Part
 
 MASTER_BYTES = 4  # of an FP32 copy of a parameter
+BUCKET_BYTES = 25 * 2**20  # of PyTorch's DistributedDataParallel (`bucket_cap_mb`)
 Share = Annotated[float, Field(ge=0, le=1)]
 Span = tuple[PositiveInt, PositiveInt]
 
@@ -20,6 +22,13 @@ class Spans(Part):
     hidden_size: Span | None = None
     seq_len: Span | None = None
     micro_batch: Span | None = None
+
+
+class DeviceError(Part):
+    """How far off a stack's step times are on some device types."""
+
+    devices: tuple[str, ...]
+    step_time_error_fraction: PositiveFloat
 
 
 class Stack(Document):
@@ -43,6 +52,8 @@ class Stack(Document):
     flash_attention: bool = True
     flash_attention_version: Annotated[int, Field(ge=1, le=9)] = 2
     fused_norm: bool = True
+    # Whether every model's vocabulary is padded to a multiple; if not, only where ranks divide it.
+    pads_vocabulary: bool = True
     # FP8 products of experts that take in permutation, activation and casts, and whole steps of
     # them that are launched once, on devices with such kernels.
     fused_experts: bool = False
@@ -62,6 +73,9 @@ class Stack(Document):
     # Where whole tensors have one owner under ZeRO 1 and 2: what reducing gradients to it and
     # sending weights from it takes beside the bytes, per layer and per rank that ZeRO shards over.
     owner_step_s: NonNegativeFloat = 0.0
+    # One step of the ring that reduces one bucket of gradients (`BUCKET_BYTES`), beside the link's
+    # own time; 0: gradients are reduced whole, or in buckets that grow with the ranks.
+    bucket_step_s: NonNegativeFloat = 0.0
     gradient_bytes: PositiveInt = 4  # per parameter, stored
     reduced_gradient_bytes: PositiveInt = 4  # per parameter, sent
     optimizer_bytes: PositiveInt = 12  # per parameter: fp32 master weight and two moments
@@ -71,6 +85,8 @@ class Stack(Document):
     reserved_bytes: NonNegativeFloat = 0.0  # context, communicators, workspace
     step_s: NonNegativeFloat = 0.0  # once per step: data, logging, clipping
     step_time_error_fraction: PositiveFloat = 0.25  # half width of the 80 % interval, analytic
+    # The same on device types of which enough runs were left out to tell them from the others.
+    device_errors: tuple[DeviceError, ...] = ()
     measured_error_fraction: PositiveFloat = 0.15  # the same where all layers are measured
     # Independent of it and beside it: for a model with experts, for each doubling of the domains in
     # use, for each doubling of a size beyond those of the runs that the constants were fitted on.
@@ -89,6 +105,17 @@ class Stack(Document):
     def gradient_bytes_of(self, weight_bytes: float) -> float:
         """Returns the bytes of a stored gradient: no fewer than those of its weight."""
         return max(self.gradient_bytes, weight_bytes)
+
+    def error_fraction_on(self, device_types: Iterable[str]) -> float:
+        """Returns the half width of the interval on the least known of some device types."""
+        known = {name: e.step_time_error_fraction for e in self.device_errors for name in e.devices}
+        usual = self.step_time_error_fraction
+        return max((known.get(name, usual) for name in device_types), default=usual)
+
+    @property
+    def bucket_step_s_per_byte(self) -> float:
+        """Returns what each rank but one adds to the reduction of a byte of gradients."""
+        return self.bucket_step_s / BUCKET_BYTES
 
     @property
     def exposed_fractions(self) -> tuple[float, float, float, float]:

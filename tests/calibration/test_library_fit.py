@@ -191,6 +191,7 @@ SAMPLES = [
     run_of(precision="fp8", cp="2", pp="1", flash_attention="0"),
     run_of(gpu_model="A100-SXM4-80GB", framework="Megatron-DeepSpeed", flash_attention="0"),
     run_of(gpu_model="A100-SXM4-80GB", framework="Megatron-DeepSpeed", num_layers="4", **TINY),
+    run_of(gpu_model="A100-SXM4-80GB", framework="Megatron-DeepSpeed", vocab="50257", tp="1"),
     run_of(framework="nanotron", **{**TINY, "pp": "2"}, num_layers="4"),
     run_of(framework="nanotron", pp="1", zero_stage="3", recompute="full"),
     run_of(framework="nanotron", pp="1", zero_stage="0"),

@@ -16,7 +16,7 @@ from apss_jax.cli.run import run as run_command
 from apss_jax.importers.clusters import load_stack
 from apss_jax.schema.errors import InputError
 from apss_jax.schema.runs import Run, read_runs
-from apss_jax.schema.stack import Stack
+from apss_jax.schema.stack import DeviceError, Stack
 from apss_jax.units import GIB
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "runs" / "published_runs.csv"
@@ -58,6 +58,18 @@ def test_the_interval_narrows() -> None:
         calibrate_stack(some, base=base).stack.step_time_error_fraction for some in (runs[:1], runs)
     ]
     assert base.step_time_error_fraction > widths[0] > widths[1]
+
+
+def test_the_interval_begins_with_that_of_the_runs_devices() -> None:
+    """What the stack says of A100s is nothing to runs on H100s, and has no place beside them."""
+    errors = (
+        DeviceError(devices=("H100-SXM5-80GB",), step_time_error_fraction=0.05),
+        DeviceError(devices=("A100-SXM4-80GB",), step_time_error_fraction=0.7),
+    )
+    base = load_stack("nemo").model_copy(update={"device_errors": errors})
+    found = calibrate_stack([slower(1.0)], base=base).stack
+    assert found.device_errors == ()
+    assert found.step_time_error_fraction <= 0.05
 
 
 def test_the_base_is_the_framework_s() -> None:

@@ -254,9 +254,18 @@ def test_a_blank_batch_is_that_of_the_run_s_own_figures() -> None:
 @pytest.mark.parametrize(("pp", "tp", "batch"), [("1", "2", 8), ("2", "2", 4 * 8 * 2)])
 def test_a_blank_batch_keeps_the_pipeline_filled(pp: str, tp: str, batch: int) -> None:
     """One micro-batch without a pipeline, eight for each stage with one."""
-    subject = _subject(global_batch=None, pp=pp, tp=tp)
+    subject = _subject(global_batch=None, pp=pp, tp=tp, framework="torchtitan")
     assert subject.global_batch == batch
     assert "global_batch" in subject.assumed
+
+
+@pytest.mark.parametrize(("framework", "batch"), [("NeMo 24.07", 8 * 8), ("torchtitan", 8)])
+def test_frameworks_that_accumulate_have_as_many_without_a_pipeline(
+    framework: str, batch: int
+) -> None:
+    """Eight micro-batches for each of 8 data ranks under NeMo, one under torchtitan."""
+    subject = _subject(global_batch=None, pp="1", tp="2", framework=framework)
+    assert subject.global_batch == batch
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,14 @@ def test_gradients_are_sent_once_a_step() -> None:
     assert found.breakdown.data_comm == pytest.approx(30 * (4 + 2) * 0.1, rel=1e-5)
 
 
+def test_each_bucket_passes_all_ranks_step_by_step() -> None:
+    """Three steps of four ranks, each 0.01 s for every byte of a bucket of 25 MiB."""
+    one = strategy(zero_stage=np.int32(1), shards=np.float32(4))
+    given = problem(gradient_exposed_fraction=1.0, bucket_step_s=0.01 * 25 * 2**20)
+    found = _cost(given, one, schedule())
+    assert found.breakdown.data_comm == pytest.approx(30 * (4 + 2) * 3 * 0.01, rel=1e-5)
+
+
 @pytest.mark.parametrize(("zero_stage", "exposed"), [(0, 0.25), (1, 0.75)])
 def test_replicas_may_hide_more_of_their_gradients(zero_stage: int, exposed: float) -> None:
     """4 bytes of 30 parameters scattered and as many gathered, or 2; compute hides the rest."""

@@ -1,5 +1,6 @@
 """Compute times of layers and ends, worked out by hand on a device with round figures."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from apss_jax.datasheet.matmul import matmul_s
 from apss_jax.datasheet.table import unit_table
 from apss_jax.schema.errors import InputError
 from apss_jax.schema.layers import Attention, LinearAttention, MoeMlp, StateSpace
-from apss_jax.schema.model import LayerRun, Tower
+from apss_jax.schema.model import Embedding, LayerRun, Tower
 from apss_jax.schema.tables import Setting, UnitTable
 from apss_jax.units import GB, TFLOP
 
@@ -265,6 +266,31 @@ def test_the_head_by_hand() -> None:
     logits = TOKENS * 256
     expected_s = 2 * logits * 8 / FLOPS + 16 * logits / MEMORY + 2 * 2 * TOKENS * 8 / MEMORY
     assert passes_s(table(), -1) == pytest.approx((expected_s, 2 * expected_s))
+
+
+@pytest.mark.parametrize(
+    ("vocab", "pads", "tensor", "slower"),
+    [
+        (257, False, 1, 4.0),
+        (257, True, 1, 1.0),  # the stack pads
+        (257, False, 2, 1.0),  # ranks divide it, so it is padded
+        (264, False, 1, 1.0),  # rows of 528 bytes are whole
+    ],
+)
+def test_a_vocabulary_that_nobody_pads_slows_its_product(
+    vocab: int, pads: bool, tensor: int, slower: float
+) -> None:
+    """Rows of 514 bytes are no multiple of 16: the product takes four times as long."""
+    model = tiny_model(embedding=Embedding(vocab_size=vocab))
+    setting = Setting(micro_batch=2, tensor_parallel=tensor)
+    stack = tiny_stack(pads_vocabulary=pads)
+    whole, found = (
+        passes_s(table(setting, model=model, stack=stack, cluster=cluster_with(**rates)), -1)[0]
+        for rates in ({"unaligned_gemm_slowdown": 1.0}, {"unaligned_gemm_slowdown": 4.0})
+    )
+    padded = 128 * tensor * math.ceil(vocab / (128 * tensor)) / tensor
+    product_s = 2 * TOKENS * 8 * padded / FLOPS
+    assert found - whole == pytest.approx((slower - 1) * product_s)
 
 
 def test_the_embedding_by_hand() -> None:

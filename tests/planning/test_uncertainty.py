@@ -1,6 +1,7 @@
 """Intervals of step times: independent errors together, wider beyond what was timed."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from apss_jax.planning.uncertainty import (
     widened_error_fraction,
 )
 from apss_jax.schema.layout import Layout
-from apss_jax.schema.stack import Spans
+from apss_jax.schema.stack import DeviceError, Spans
 
 NEAR = Reach(has_experts=False, domain_doublings=0.0, far_doublings=0.0, device_error_fraction=0.0)
 
@@ -32,6 +33,18 @@ def test_measured_layers_have_an_error_of_their_own() -> None:
         update={"step_time_error_fraction": 0.2, "measured_error_fraction": 0.1}
     )
     assert step_time_error_fraction(stack, NEAR, 0.5) == pytest.approx(0.15)
+
+
+def test_errors_on_device_types_of_their_own_hold_there() -> None:
+    """The widest of the types in use; types that no entry names have the stack's."""
+    entry = DeviceError(devices=("A", "B"), step_time_error_fraction=0.4)
+    update = {"step_time_error_fraction": 0.2, "device_errors": (entry,)}
+    stack = load_stack("nemo").model_copy(update=update)
+    found = [
+        step_time_error_fraction(stack, replace(NEAR, device_types=types), 0.0)
+        for types in (("A",), ("C",), ("C", "B"), ())
+    ]
+    assert found == pytest.approx([0.4, 0.2, 0.4, 0.2])
 
 
 @pytest.mark.parametrize(
@@ -61,4 +74,4 @@ def test_a_plan_knows_its_experts_and_domains() -> None:
     """Mixtral on 4 nodes of 8 GPUs: experts, two doublings of the NVLink domain."""
     model, cluster = load_model("mixtral-8x7b"), load_cluster("4x8xH100-SXM5-80GB")
     reach = reach_of(model, cluster, Layout(8, 1, 4), 4096, Spans(devices=(1, 8)))
-    assert reach == Reach(True, 2.0, 2.0, 0.0)
+    assert reach == Reach(True, 2.0, 2.0, 0.0, ("H100-SXM5-80GB",))
