@@ -24,9 +24,10 @@ from apss_jax.partitioning.joint import JointInstance
 from apss_jax.partitioning.pipeline import offsets_of, simulated_step_s
 from apss_jax.partitioning.portfolio import arranged, block_orders, scored_orders
 from apss_jax.partitioning.refinement import improved
-from apss_jax.policy.batched import decoded
+from apss_jax.policy.batched import decoded, likely_orders
 from apss_jax.policy.chains import chains_of
 from apss_jax.policy.joint import proposed
+from apss_jax.policy.placements import placement_inputs
 from apss_jax.policy.weights import shipped_policy
 from apss_jax.training.evaluation import (
     HELD_OUT_SEED,
@@ -40,9 +41,9 @@ from apss_jax.training.evaluation import (
 from apss_jax.training.instances import Family, draw
 from apss_jax.training.placements import draw_placements
 
-REFINEMENT = 600  # simulated steps of one search
-LONG = 4000
-LONG_ORDERS = 40_000
+REFINEMENT = 60  # simulated steps of one search
+LONG = 1000
+LONG_ORDERS = 20_000
 SEEDS = (0, 1, 2)
 
 Ends = np.ndarray
@@ -259,6 +260,29 @@ def speed() -> None:
         )
 
 
+def speed_of_orders() -> None:
+    """Prints what proposing orders of devices costs, what prepares a problem apart."""
+    print("== CPU time per problem, orders of devices, 12 to 16 stages, 256 problems")
+    policy = shipped_policy()
+    drawn = draw_placements(256, HELD_OUT_SEED, stages=(12, 16))
+    problems = [each.instance for each in drawn]
+    inputs, _ = placement_inputs(problems)
+    key = jax.random.key(0)
+    for samples in (1, 16):
+
+        def propose(samples: int = samples) -> object:
+            found, _ = likely_orders(policy.order_config, policy.order_params, inputs, key, samples)
+            return found.block_until_ready()
+
+        spent_s = cpu_s(propose)
+        print(
+            f"   {samples:2d} orders each: {1e6 * spent_s / 256:8.1f} us, {256 / spent_s:8.0f} "
+            f"problems/s, {256 * samples / spent_s:8.0f} orders/s"
+        )
+    prepared_s = cpu_s(lambda: placement_inputs(problems))
+    print(f"   prepare {1e6 * prepared_s / 256:.1f} us")
+
+
 def cpu_s(call: Callable[[], object], times: int = 5) -> float:
     """Returns the median CPU time of a call, the first one left out."""
     call()
@@ -285,6 +309,7 @@ def main() -> None:
     for stages, count, goal in zip(((4, 8), (12, 16), (20, 32)), (100, 25, 15), goals, strict=True):
         joint(stages, count // part, goal)
     speed()
+    speed_of_orders()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 First on synthetic clusters of mixed devices: the gap to the best that any method found, a
 portfolio of many more steps among them; how many answers do not fit; CPU milliseconds a problem.
+How much longer the exact cuts take on the devices in the order given than what a portfolio finds is
+said of host lists that mix types, and of types that differ by more than 3.2 in speed.
 Then, for each mixed cluster of the library, the plan of a search against its own layout on the
 devices in the order given: cut in equal numbers of layers, for an averaged device, and exactly.
 """
@@ -32,11 +34,15 @@ from apss_jax.planning.search import MAX_COSTED, Clock, Effort, cost_lineup
 from apss_jax.planning.shortfall import excess_bytes
 from apss_jax.planning.shortlist import shortlist
 from apss_jax.planning.tables import cost_tables
+from apss_jax.policy.joint import proposed_orders
+from apss_jax.policy.weights import shipped_policy
 from apss_jax.training.placements import Placement, draw_placements
 
 COUNTS = {(4, 8): 60, (12, 16): 20, (20, 32): 10}
-BUDGETS = (500, 2_000, 8_000, 32_000)
-REFERENCE_BUDGET = 200_000
+BUDGETS = (250, 500, 1_000, 4_000, 16_000)
+REFERENCE_BUDGET = 60_000
+GAIN_BUDGET = 500  # of the portfolio whose gains are told
+FAST_RATIO = 3.2
 SEED = 20_000
 QUESTIONS = [
     ("gpt2-345m-amp", "amp-het-cluster", 32),
@@ -137,6 +143,30 @@ def portfolio(budget: int, seed: int = 0) -> Method:
     return method
 
 
+def proposals_of(problems: list[Placement]) -> tuple[dict[int, np.ndarray], float]:
+    """Returns 16 orders of the network for each problem, by its id; CPU milliseconds of each."""
+    instances, policy = [each.instance for each in problems], shipped_policy()
+    proposed_orders(policy, instances, samples=16)  # compiles
+    start_s = time.process_time()
+    found = proposed_orders(policy, instances, samples=16)
+    spent_ms = 1e3 * (time.process_time() - start_s) / len(problems)
+    orders = {
+        id(problem): own[0] for problem, own in zip(problems, found, strict=True) if own is not None
+    }
+    return orders, spent_ms
+
+
+def with_network(orders: dict[int, np.ndarray], budget: int) -> Method:
+    """Returns the portfolio that begins with the network's orders too."""
+
+    def method(problem: Placement) -> Answer:
+        own = orders.get(id(problem))
+        found = arranged(problem.instance, budget=budget, proposals=own)
+        return (found.objective_s, True) if found else (np.inf, False)
+
+    return method
+
+
 METHODS: dict[str, Method] = {
     "given order, uniform": uniform,
     "given order, averaged device": averaged,
@@ -154,6 +184,10 @@ def synthetic(stages: tuple[int, int], count: int) -> None:
     for method in METHODS.values():
         method(problems[0])
     rows = {name: timed(method, problems) for name, method in METHODS.items()}
+    orders, network_ms = proposals_of(problems)
+    for budget in BUDGETS[:3]:
+        steps_s, ok, spent_ms = timed(with_network(orders, budget), problems)
+        rows[f"16 network orders + {budget}"] = (steps_s, ok, spent_ms + network_ms)
     reference = [portfolio(REFERENCE_BUDGET, seed=1)(problem) for problem in problems]
     fitting = [np.where(ok, steps, np.inf) for steps, ok, _ in rows.values()]
     best_s = np.min([*fitting, [step for step, _ in reference]], axis=0)
@@ -168,6 +202,36 @@ def synthetic(stages: tuple[int, int], count: int) -> None:
         print(
             f"{name:30}{figures[0]:9.2f}{figures[1]:8.2f}{figures[2]:8.2f}{unfit:9.1f}{spent_ms:9.2f}"
         )
+
+    print_gains(problems, rows)
+
+
+def print_gains(problems: list[Placement], rows: dict[str, tuple[np.ndarray, ...]]) -> None:
+    """Prints how much longer the given order takes with exact cuts, by kind of host list."""
+    given_s, fits, _ = rows["given order, exact"]
+    found_s, found, spent_ms = rows[f"portfolio {GAIN_BUDGET}"]
+    longer = 100 * (given_s / np.where(found, found_s, np.nan) - 1)
+    for name, chosen in (
+        ("that mix types", np.array([is_mixed(each.given_order) for each in problems])),
+        ("type by type", np.array([not is_mixed(each.given_order) for each in problems])),
+        (f"speeds beyond {FAST_RATIO}", np.array([ratio(each) > FAST_RATIO for each in problems])),
+    ):
+        some = longer[chosen & fits & found]
+        print(
+            f"given order, exact, against portfolio {GAIN_BUDGET} ({spent_ms:.1f} ms), host lists "
+            f"{name}: {some.mean():.1f} % longer ({len(some)})"
+        )
+
+
+def is_mixed(order: np.ndarray) -> bool:
+    """Tells whether some type stands in two places of an order."""
+    return int((np.diff(order) != 0).sum()) + 1 > len(np.unique(order))
+
+
+def ratio(problem: Placement) -> float:
+    """Returns how many times slower than the fastest type the slowest is."""
+    times_s = problem.instance.type_forward_s.sum(axis=1)
+    return float(times_s.max() / times_s.min())
 
 
 def timed(method: Method, problems: list[Placement]) -> tuple[np.ndarray, np.ndarray, float]:

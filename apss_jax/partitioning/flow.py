@@ -27,6 +27,12 @@ class Schedule:
     history_slots: int
     num_stages: int
 
+    @property
+    def num_slots(self) -> int:
+        """How many slots may be run, if no round repeats the one before."""
+        micro_batches, rows, start, stop, repeats = self.sizes.tolist()
+        return rows + repeats * (stop - start) if rows else 2 * (micro_batches + self.num_stages)
+
     @staticmethod
     @lru_cache(maxsize=256)
     def of(num_stages: int, num_micro_batches: int, num_chunks: int) -> Schedule:
@@ -77,14 +83,17 @@ class Flow:
         return problem, (own.sizes, own.ops, own.op_rows, own.carried), self.blocking_fraction
 
     def room(self) -> tuple[Any, ...]:
-        """Returns the arrays that the simulator works in: pieces, work, ring."""
-        from apss_jax.partitioning import flow_kernels
+        """Returns the arrays that the simulator works in, in the order of the kernels' `ROOM`."""
+        from apss_jax.partitioning import flow_kernels, path_kernels
 
-        ring = (2, self.schedule.history_slots, self.schedule.num_stages)
+        stages = self.schedule.num_stages
         return (
             np.empty((flow_kernels.NUM_PIECE_ROWS, self.num_pieces)),
             np.empty((flow_kernels.NUM_WORK_ROWS, self.num_pieces + 1)),
-            np.empty(ring),
+            np.empty((2, self.schedule.history_slots, stages)),
+            np.zeros((self.schedule.num_slots, stages), np.int32),
+            np.zeros(flow_kernels.NUM_MARKS, np.int64),
+            np.empty((path_kernels.MOST_PATHS, path_kernels.NUM_PATH_ROWS, self.num_pieces)),
         )
 
 

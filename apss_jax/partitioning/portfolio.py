@@ -16,29 +16,35 @@ from apss_jax.partitioning.lattice import (
     lattice_front,
 )
 
-DEFAULT_BUDGET: Final = 4_000
-"""Simulated steps: a fraction of a percent from the best known on up to 16 stages."""
+DEFAULT_BUDGET: Final = 1_000
+"""Simulated steps: a third of a percent from the best known on up to 32 stages."""
 
 MAX_ENUMERATED: Final = 1_000
 """Orders that are few enough to look at all of them."""
 
 # What an order takes until it can be told whether it deserves more: exact cuts, a brief search.
-_BRIEF_EVALUATIONS = 20
+_BRIEF_EVALUATIONS = 12
 _ENUMERATED_SHARE = 0.5
 # How many of the first orders get a long search of their cuts, and how long it is for a stage.
 _NUM_LONG, _NUM_LONG_ENUMERATED = 4, 64
 _LONG_EVALUATIONS = 40
 # Cells of the lattice that are worked on in the time that simulating a step takes, or so.
-_CELLS_PER_EVALUATION = 500
+_CELLS_PER_EVALUATION = 100
 _NUM_BOXES = 1 << 10
 
 Orders = Int64[np.ndarray, "batch stages"]
 
 
 def arranged(
-    instance: JointInstance, *, budget: int = DEFAULT_BUDGET, seed: int = 0
+    instance: JointInstance,
+    *,
+    budget: int = DEFAULT_BUDGET,
+    seed: int = 0,
+    proposals: Orders | None = None,
 ) -> Arrangement | None:
     """Returns the order and cuts with the least simulated step found; None if nothing fits.
+
+    `proposals` are orders to begin with, beside those of the closed form and with types together.
 
     `budget` is the number of steps that may be simulated, exact cuts of an order counted as four;
     the result depends on nothing else but the seed. Where orders are few, all are looked at.
@@ -47,6 +53,9 @@ def arranged(
     if budget < 1:
         raise ValueError(f"budget is {budget}; it must be positive")
     orders, offsets = _first_orders(instance, budget)
+    if proposals is not None and not _is_enumerated(instance, budget):
+        orders = np.concatenate([np.unique(proposals, axis=0), orders])
+        offsets = np.pad(offsets, ((len(orders) - len(offsets), 0), (0, 0)))
     num_long = _NUM_LONG_ENUMERATED if _is_enumerated(instance, budget) else _NUM_LONG
     long = min(_LONG_EVALUATIONS * instance.num_stages, max(budget // (2 * num_long), 1))
     plan = np.array([_BRIEF_EVALUATIONS, long, num_long, budget], np.int64)
@@ -154,14 +163,18 @@ def _entries() -> tuple[Any, ...]:
 
 
 def _own_room(instance: JointInstance, seed: int) -> tuple[Any, ...]:
+    from apss_jax.partitioning import search_kernels
+
     stages = instance.num_stages
+    cursor = np.zeros(search_kernels.CURSOR_ENTRIES, np.int64)
+    cursor[search_kernels.SEED] = seed
     return (
         np.zeros((3, stages), np.int64),
         np.zeros((3, stages + 1), np.int64),
         np.zeros(instance.num_types, np.int64),
         np.zeros(stages + 1, np.int64),
-        np.array([0, seed, 0, 0, 0], np.int64),
-        np.array([0.0, 0.0, instance.blocking_fraction]),
+        cursor,
+        float(instance.blocking_fraction),
     )
 
 

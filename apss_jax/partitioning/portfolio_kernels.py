@@ -35,11 +35,9 @@ from apss_jax.partitioning.kernels import (
 )
 from apss_jax.partitioning.search_kernels import IMPROVE, LEFT, copy, draw, excess
 
-# Entry of the state beside those of the cut search: the share of a transfer that blocks.
-_BLOCKING = 2
 # What exact cuts of one order count for, in simulated steps.
 _SOLVE_EVALUATIONS = 4
-# The cut search of a new order, in simulated steps, and how near it must be to deserve one.
+# The cut search of a new order, in simulated steps at most, and how near it must be to deserve one.
 _SHORT = 60
 _NEAR_FRACTION = 0.06
 # The step by which an order may be worse and still be gone on from, at the start of annealing.
@@ -63,8 +61,9 @@ EXACT_ROOM = _tuple(
         *(float64[::1], int64[::1]),
     )
 )
-# Orders and offsets in work, used stages of each type, spare offsets, the cursor, the state.
-OWN_ROOM = _tuple((int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1]))
+# Orders and offsets in work, used stages of each type, spare offsets, the cursor, the share of a
+# transfer that blocks.
+OWN_ROOM = _tuple((int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], float64))
 ROOMS = _tuple((ROOM, EXACT_ROOM, OWN_ROOM))
 # Orders to begin with, the offsets of their pieces, and their steps.
 STARTS = _tuple((int64[:, ::1], int64[:, ::1], float64[::1]))
@@ -156,8 +155,8 @@ def _begin(
         cursor[LEFT] = min(plan[_BRIEF], max(plan[_TOTAL], 1))
         plan[_TOTAL] -= cursor[LEFT]
         scores_s[row] = improve(
-            *(step_s, problem, schedule, own[5][_BLOCKING], offsets[row], room),
-            *(cursor, own[5], own[3], False),
+            *(step_s, problem, schedule, own[5], offsets[row], room),
+            *(cursor, own[3], False),
         )
         plan[_TOTAL] += cursor[LEFT]
 
@@ -185,7 +184,7 @@ def _continue(
     step_s, improve, _ = entries
     room, _, own = rooms
     orders, offsets, scores_s = starts
-    cursor, state = own[4], own[5]
+    cursor = own[4]
     for row in range(min(plan[_NUM_LONG], scores_s.size)):
         _bring_best(starts, row)
         if plan[_TOTAL] <= 0 or scores_s[row] == inf:
@@ -194,8 +193,8 @@ def _continue(
         cursor[LEFT] = min(plan[_LONG], plan[_TOTAL])
         plan[_TOTAL] -= cursor[LEFT]
         scores_s[row] = improve(
-            *(step_s, problem, schedule, own[5][_BLOCKING], offsets[row], room),
-            *(cursor, state, own[3], True),
+            *(step_s, problem, schedule, own[5], offsets[row], room),
+            *(cursor, own[3], True),
         )
         plan[_TOTAL] += cursor[LEFT]
 
@@ -231,21 +230,21 @@ def _try_order(
     """Returns the step of the order at hand with the best cuts that a short search finds."""
     step_s, improve, solve = entries
     room, exact_room, own = rooms
-    orders, offsets, used, spare, cursor, state = own
+    orders, offsets, used, spare, cursor, blocking = own
     _place(problem, devices, orders[_TRIAL], used)
     copy(offsets[_HERE], spare)
-    own_s = _simulated_s(step_s, problem, schedule, state[_BLOCKING], spare, room)
+    own_s = _simulated_s(step_s, problem, schedule, blocking, spare, room)
     new_s = inf
     if _solve_exactly(solve, problem, schedule[0][MICRO_BATCHES], exact_room, offsets[_TRIAL]):
-        new_s = _simulated_s(step_s, problem, schedule, state[_BLOCKING], offsets[_TRIAL], room)
+        new_s = _simulated_s(step_s, problem, schedule, blocking, offsets[_TRIAL], room)
     if own_s < new_s:
         copy(spare, offsets[_TRIAL])
         new_s = own_s
     cursor[LEFT] = most
     if new_s < here_s * (1.0 + _NEAR_FRACTION):
         new_s = improve(
-            *(step_s, problem, schedule, own[5][_BLOCKING], offsets[_TRIAL], room),
-            *(cursor, state, spare, False),
+            *(step_s, problem, schedule, own[5], offsets[_TRIAL], room),
+            *(cursor, spare, False),
         )
     return new_s
 
@@ -316,7 +315,7 @@ def arrange(
     own[4][LEFT] = last
     if last > 0:
         best_s = improve(
-            *(step_s, problem, schedule, own[5][_BLOCKING], own[1][_BEST], room),
-            *(own[4], own[5], own[3], True),
+            *(step_s, problem, schedule, own[5], own[1][_BEST], room),
+            *(own[4], own[3], True),
         )
     return best_s

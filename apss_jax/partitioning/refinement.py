@@ -10,8 +10,8 @@ from apss_jax.partitioning.flow import Flow
 from apss_jax.partitioning.instance import require_cuts
 from apss_jax.partitioning.pipeline import PipelineInstance, offsets_of
 
-DEFAULT_BUDGET: Final = 400
-"""Simulated steps for each row of cuts: enough for a local optimum of 8 stages and some throws."""
+DEFAULT_BUDGET: Final = 100
+"""Simulated steps for each row of cuts: a local optimum of 32 stages takes about as many."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,13 @@ def improved(
 
     found_s, used = np.empty(len(offsets)), 0
     arguments, room = flow.arguments(), flow.room()
-    state, spare = np.empty(2), np.empty(offsets.shape[1], np.int64)
+    spare = np.empty(offsets.shape[1], np.int64)
+    cursor = np.zeros(search_kernels.CURSOR_ENTRIES, np.int64)
     for row, own in enumerate(offsets):
-        cursor = np.array([budget, seed, 0, 0, 0], np.int64)
+        room[4][flow_kernels.NUM_PATHS] = 0
+        cursor[search_kernels.LEFT], cursor[search_kernels.SEED] = budget, seed
         found_s[row] = search_kernels.improve(
-            *(flow_kernels.step_s, *arguments, own, room, cursor, state, spare, True)
+            *(flow_kernels.step_s, *arguments, own, room, cursor, spare, True)
         )
         used += budget - int(cursor[search_kernels.LEFT])
     return found_s, used

@@ -1,9 +1,11 @@
 """The compiled local search over cuts, by the simulated step.
 
 A move shifts a block of neighbouring cuts by one layer: the pieces inside it keep their number of
-layers, those at its ends give one and take one. Moves are tried in a fixed order, from the last
-one that helped, until none of them helps or the budget of simulated steps is spent; what cannot be
-better by its bound, or does not fit, is not simulated.
+layers, those at its ends give one and take one. The move with the least bound from below is made
+and simulated, the bound being the longest of the paths that earlier simulations found; the path
+of a step that proved no better raises the bound. Where no single move helps, several are made one
+after the other by their bounds before they are simulated. It ends where the bounds leave no hope,
+or the budget of simulated steps is spent. What does not fit is not simulated.
 """
 
 from math import inf
@@ -13,7 +15,7 @@ from numba import boolean, float64, int64, types
 
 from apss_jax.partitioning.flow_kernels import (
     IN_FLIGHT,
-    MICRO_BATCHES,
+    NEWEST,
     PROBLEM,
     ROOM,
     SAVED,
@@ -21,20 +23,32 @@ from apss_jax.partitioning.flow_kernels import (
     STATES,
     STEP,
     fill_pieces,
-    least_step_s,
 )
 from apss_jax.partitioning.kernels import compiled, inner
+from apss_jax.partitioning.path_kernels import (
+    MOST_PATHS,
+    add_path,
+    follow_move,
+    length_after,
+    measure_path,
+    measure_paths,
+)
 
-# Entries of the cursor: simulated steps left, the seed of what is drawn, and the move to try.
-LEFT, SEED, _START, _LENGTH, _STEP = range(5)
-# Entries of the state: the step time of the cuts held, and by how much they are too large.
-_STEP_S, _EXCESS = range(2)
-# Moves at random that throw cuts off a place where no single one helps.
+# Entries of the cursor: simulated steps left, the seed of what is drawn, and moves that are made:
+# the first cut of each, how many there are, and the way they go.
+LEFT, SEED, _MOVES = range(3)
+_FIRST, _LENGTH, _WAY, _MOVE_ENTRIES = range(4)
+# Moves that are made before they are simulated, at most.
+_MOST_AHEAD = 4
+CURSOR_ENTRIES = _MOVES + _MOVE_ENTRIES * _MOST_AHEAD
+# Moves at random that throw cuts off a place where none helps.
 _THROWS = 3
 # What a throw counts for while nothing fits: moves are tried then without simulating any.
 _UNFIT_EVALUATIONS = 16
 # Less than this share of a step is rounding, no gain.
-_GAIN_FRACTION = 1e-12
+_GAIN_FRACTION = 1e-10
+# Simulated steps in a row that were no better: more than paths are kept, bounds come back.
+_MOST_FAILED = 2 * MOST_PATHS
 
 
 @inner
@@ -75,67 +89,116 @@ def copy(source: Any, target: Any) -> None:
 
 
 @inner
-def _next_move(cursor: Any, count: int) -> None:
-    """Goes on to the other direction, then to the next block, then to longer blocks."""
-    cursor[_STEP] = -cursor[_STEP]
-    if cursor[_STEP] == 1:
-        cursor[_START] += 1
-        if cursor[_START] + cursor[_LENGTH] > count:
-            cursor[_START] = 1
-            cursor[_LENGTH] = cursor[_LENGTH] + 1 if cursor[_LENGTH] + 1 < count else 1
+def _make_fit(problem: Any, offsets: Any) -> bool:
+    """Makes moves that leave less of what is too large; False if they end before all fits."""
+    count, over = offsets.size - 1, excess(problem, offsets)
+    helped = True
+    while helped and over > 0.0:
+        helped = False
+        for length in range(1, count):
+            for first in range(1, count - length + 1):
+                for step in (1, -1):
+                    while over > 0.0 and shift(offsets, first, length, step):
+                        moved = excess(problem, offsets)
+                        if moved >= over:
+                            shift(offsets, first, length, -step)
+                            break
+                        over, helped = moved, True
+    return over == 0.0
 
 
 @inner
-def _try_move(
-    step_s: Any, problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any,
-    cursor: Any, state: Any,
-) -> bool:  # fmt: skip
-    """Makes the move at the cursor if that is better, and tells so; else changes nothing.
+def _best_move(
+    problem: Any, offsets: Any, room: Any, target_s: float, cursor: Any, at: int
+) -> float:
+    """Writes the move with the least bound below the target, of length 0 if none; its bound."""
+    count = room[0].shape[1]
+    cursor[at + _LENGTH] = 0
+    for length in range(1, count):
+        for first in range(1, count - length + 1):
+            for step in (1, -1):
+                bound_s = length_after(room, first, first + length - 1, step, target_s)
+                if bound_s < target_s and shift(offsets, first, length, step):
+                    if excess(problem, offsets) == 0.0:
+                        target_s = bound_s
+                        cursor[at + _FIRST], cursor[at + _LENGTH] = first, length
+                        cursor[at + _WAY] = step
+                    shift(offsets, first, length, -step)
+    return target_s
 
-    A block of no cuts moves nothing: then the cuts as they are count as the move.
-    """
-    first, length, step = cursor[_START], cursor[_LENGTH], cursor[_STEP]
-    if length > 0 and not shift(offsets, first, length, step):
-        return False
-    pieces = room[0]
-    low, high = (first - 1, first + length) if length > 0 else (0, pieces.shape[1])
-    over = excess(problem, offsets)
-    fill_pieces(problem, offsets, low, high, pieces)
-    if over == 0.0:
-        target_s = state[_STEP_S] * (1.0 - _GAIN_FRACTION)
-        micro_batches = schedule[0][MICRO_BATCHES]
-        if least_step_s(pieces, problem[4].shape[0], micro_batches) < target_s:
-            moved_s = step_s(schedule, blocking, room, target_s)
-            cursor[LEFT] -= 1
-            if moved_s < target_s:
-                state[_STEP_S], state[_EXCESS] = moved_s, 0.0
-                return True
-    elif over < state[_EXCESS]:
-        state[_EXCESS] = over
-        return True
-    shift(offsets, first, length, -step)
-    fill_pieces(problem, offsets, low, high, pieces)
-    return False
+
+@inner
+def _move(problem: Any, offsets: Any, room: Any, first: int, length: int, step: int) -> None:
+    """Makes a move, in the pieces and in the paths too."""
+    shift(offsets, first, length, step)
+    fill_pieces(problem, offsets, first - 1, first + length, room[0])
+    follow_move(problem, offsets, room, first, first + length - 1, step)
+
+
+@inner
+def _make_moves(
+    problem: Any, offsets: Any, room: Any, step_s: float, depth: int, cursor: Any
+) -> int:
+    """Makes up to `depth` moves, each with the least bound; returns their number."""
+    for number in range(depth):
+        at, target_s = _MOVES + _MOVE_ENTRIES * number, step_s * (1.0 - _GAIN_FRACTION)
+        step_s = _best_move(problem, offsets, room, target_s, cursor, at)
+        first, length = cursor[at + _FIRST], cursor[at + _LENGTH]
+        if length == 0:
+            return number
+        _move(problem, offsets, room, first, length, cursor[at + _WAY])
+    return depth
+
+
+@inner
+def _take_back(problem: Any, offsets: Any, room: Any, made: int, cursor: Any) -> None:
+    """Undoes the moves that were made."""
+    for number in range(made - 1, -1, -1):
+        at = _MOVES + _MOVE_ENTRIES * number
+        first, length = cursor[at + _FIRST], cursor[at + _LENGTH]
+        _move(problem, offsets, room, first, length, -cursor[at + _WAY])
+
+
+@inner
+def _simulated_s(
+    step_s: Any, problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any,
+    limit_s: float, cursor: Any,
+) -> float:  # fmt: skip
+    """Returns the step of the pieces, inf if it reaches the limit, and keeps its path."""
+    cursor[LEFT] -= 1
+    found_s = step_s(schedule, blocking, room, limit_s)
+    add_path(schedule, blocking, room)
+    measure_path(problem, offsets, room, room[4][NEWEST])
+    return float(found_s)
 
 
 @inner
 def _improve(
     step_s: Any, problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any,
-    cursor: Any, state: Any,
+    cursor: Any,
 ) -> float:  # fmt: skip
     """Returns the step time where no move helps any more, or the budget ends; as `improve`."""
-    count = room[0].shape[1]
-    state[_EXCESS], state[_STEP_S] = inf, inf
-    cursor[_START], cursor[_LENGTH], cursor[_STEP] = 1, 0, 1
-    failed = 0
-    while failed < count * (count - 1) + 1 and cursor[LEFT] > 0:
-        if _try_move(step_s, problem, schedule, blocking, offsets, room, cursor, state):
-            failed = 0
-            cursor[_LENGTH] = max(cursor[_LENGTH], 1)
+    if not _make_fit(problem, offsets):
+        return inf
+    fill_pieces(problem, offsets, 0, room[0].shape[1], room[0])
+    measure_paths(problem, offsets, room)
+    best_s = _simulated_s(step_s, problem, schedule, blocking, offsets, room, inf, cursor)
+    depth, failed = 1, 0
+    while cursor[LEFT] > 0 and failed < _MOST_FAILED:
+        made = _make_moves(problem, offsets, room, best_s, depth, cursor)
+        if made == 0:
+            break
+        target_s = best_s * (1.0 - _GAIN_FRACTION)
+        found_s = _simulated_s(
+            *(step_s, problem, schedule, blocking, offsets, room, target_s, cursor)
+        )
+        if found_s < target_s:
+            best_s, depth, failed = found_s, 1, 0
         else:
             failed += 1
-            _next_move(cursor, count)
-    return state[_STEP_S]
+            _take_back(problem, offsets, room, made, cursor)
+            depth = depth + 1 if made == depth and depth < _MOST_AHEAD else 1
+    return best_s
 
 
 @inner
@@ -148,7 +211,7 @@ def draw(cursor: Any, below: int) -> int:
 
 _IMPROVE = float64(
     *(STEP, PROBLEM, SCHEDULE, float64, int64[::1], ROOM),
-    *(int64[::1], float64[::1], int64[::1], boolean),
+    *(int64[::1], int64[::1], boolean),
 )
 # `improve` as other kernels get it.
 IMPROVE: Any = types.FunctionType(_IMPROVE)
@@ -157,19 +220,20 @@ IMPROVE: Any = types.FunctionType(_IMPROVE)
 @compiled(_IMPROVE)
 def improve(
     step_s: Any, problem: Any, schedule: Any, blocking: float, offsets: Any, room: Any,
-    cursor: Any, state: Any, spare: Any, is_thrown: bool,
+    cursor: Any, spare: Any, is_thrown: bool,
 ) -> float:  # fmt: skip
     """Returns the step time of the best cuts found from `offsets`, and leaves those there.
 
-    It is inf where no fitting cuts were found: then the least overfull ones are left.
+    It is inf where no fitting cuts were found: then cuts that are less overfull are left.
     `cursor[LEFT]` is what may still be simulated, and is counted down. Cuts are also thrown off
-    what is found while the budget lasts, if that is asked for.
+    what is found while the budget lasts, if that is asked for. Paths in the room must be of this
+    schedule.
     """
     count = room[0].shape[1]
     best_s = inf
     copy(offsets, spare)
     while True:
-        found_s = _improve(step_s, problem, schedule, blocking, spare, room, cursor, state)
+        found_s = _improve(step_s, problem, schedule, blocking, spare, room, cursor)
         if found_s < best_s or best_s == inf:
             best_s = found_s
             copy(spare, offsets)

@@ -33,22 +33,37 @@ def proposed(
 
     Every order that is proposed can be cut so that it fits, and is cut so.
     """
-    inputs, is_feasible = placement_inputs(instances)
-    orders, likelihood = _orders(policy, inputs, samples, seed)
-    kept = np.flatnonzero(is_feasible).tolist()
     found: list[Proposals | None] = [None] * len(instances)
-    own = [np.asarray(orders[row, :, : instances[row].num_stages], np.int64) for row in kept]
+    own = {
+        row: orders
+        for row, orders in enumerate(proposed_orders(policy, instances, samples=samples, seed=seed))
+        if orders is not None
+    }
     pipelines = [
-        instances[row].ordered(order) for row, some in zip(kept, own, strict=True) for order in some
+        instances[row].ordered(order) for row, (orders, _) in own.items() for order in orders
     ]
     if not pipelines:
         return found
     chains, _ = chains_of(pipelines, is_simulated=True)
     ends = decoded(policy.config, policy.params, chains, samples=1, seed=seed)[:, 0]
-    for place, row in enumerate(kept):
-        some = ends[place * samples : (place + 1) * samples, : own[place].shape[1] - 1]
-        found[row] = Proposals(own[place], some.astype(np.int64) - 1, likelihood[row])
+    for place, (row, (orders, likelihood)) in enumerate(own.items()):
+        some = ends[place * samples : (place + 1) * samples, : orders.shape[1] - 1]
+        found[row] = Proposals(orders, some.astype(np.int64) - 1, likelihood)
     return found
+
+
+def proposed_orders(
+    policy: Policy, instances: Sequence[JointInstance], *, samples: int = 1, seed: int = 0
+) -> list[tuple[Int64[np.ndarray, "samples stages"], Float32[np.ndarray, "samples"]] | None]:
+    """Returns orders and their log-likelihood, the likeliest first; None where none fits."""
+    inputs, is_feasible = placement_inputs(instances)
+    orders, likelihood = _orders(policy, inputs, samples, seed)
+    return [
+        (np.asarray(orders[row, :, : each.num_stages], np.int64), likelihood[row])
+        if is_feasible[row]
+        else None
+        for row, each in enumerate(instances)
+    ]
 
 
 def _orders(

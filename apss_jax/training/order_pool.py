@@ -16,7 +16,7 @@ from apss_jax.training.placements import MIXES, Mix, draw_placements
 from apss_jax.training.steps import keep_best
 
 # Simulated steps: for the label of a problem, and for the cuts of one order.
-LABEL_BUDGET = 4000
+LABEL_BUDGET = 2000
 CUT_EVALUATIONS = 40
 
 

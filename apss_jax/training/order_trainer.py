@@ -37,7 +37,7 @@ ORDER_POOLS: Final = (
 class OrderTrainingConfig:
     """All that decides what the order head becomes."""
 
-    steps: int = 5000
+    steps: int = 6000
     objective: str = "contrastive"
     warm_start: float = 0.6
     learning_rate: float = 2e-3

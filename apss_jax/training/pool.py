@@ -20,7 +20,7 @@ from apss_jax.training.steps import keep_best
 
 # Steps simulated by the search for a label: a fifth to half a percent better than 400 steps find
 # from 17 stages on or with several chunks, 0.05 % below that.
-_LABEL_BUDGET = 1500
+_LABEL_BUDGET = 200
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from apss_jax.partitioning.exact import solve_exact
 from apss_jax.partitioning.joint import JointInstance, require_order
 from apss_jax.partitioning.lattice import lattice_front
 from apss_jax.partitioning.pipeline import fits, simulated_step_s
-from apss_jax.partitioning.portfolio import arranged, block_orders, num_orders
+from apss_jax.partitioning.portfolio import arranged, block_orders, num_orders, scored_orders
 from apss_jax.partitioning.refinement import refined_cuts
 
 
@@ -69,6 +69,17 @@ def test_never_worse_than_type_blocks_cut_exactly() -> None:
                 assert found is not None
                 block_s = simulated_step_s(pipeline, solved.cuts)
                 assert found.objective_s <= block_s * (1 + 1e-12)
+
+
+def test_proposals_come_first() -> None:
+    """With a budget for little else, the answer is no worse than the order that is proposed."""
+    one = instances(5, (6, 6), 1)[0]
+    best = arranged(one, budget=4000)
+    assert best
+    own = arranged(one, budget=40, proposals=best.order[None])
+    alone = scored_orders(one, best.order[None], 20)[0][0]
+    assert own
+    assert own.objective_s <= alone * (1 + 1e-12)
 
 
 def test_a_seed_gives_the_same_again() -> None:
