@@ -23,13 +23,13 @@ MAX_ENUMERATED: Final = 1_000
 """Orders that are few enough to look at all of them."""
 
 # What an order takes until it can be told whether it deserves more: exact cuts, a brief search.
-_BRIEF_EVALUATIONS = 12
+_BRIEF_EVALUATIONS = 20
 _ENUMERATED_SHARE = 0.5
 # How many of the first orders get a long search of their cuts, and how long it is for a stage.
 _NUM_LONG, _NUM_LONG_ENUMERATED = 4, 64
 _LONG_EVALUATIONS = 40
 # Cells of the lattice that are worked on in the time that simulating a step takes, or so.
-_CELLS_PER_EVALUATION = 100
+_CELLS_PER_EVALUATION = 500
 _NUM_BOXES = 1 << 10
 
 Orders = Int64[np.ndarray, "batch stages"]
