@@ -44,6 +44,7 @@ from apss_jax.training.placements import draw_placements
 REFINEMENT = 60  # simulated steps of one search
 LONG = 1000
 LONG_ORDERS = 20_000
+ORDERS_SEED = 41_000  # problems by which no setting was chosen
 SEEDS = (0, 1, 2)
 
 Ends = np.ndarray
@@ -180,7 +181,7 @@ def best_known(problems: HeldOut, rows: Rows) -> np.ndarray:
 
 def joint(stages: tuple[int, int], count: int, goal: str) -> None:
     """Prints the gaps where the order of devices is open, against a long search."""
-    drawn = list(draw_placements(count, HELD_OUT_SEED, stages=stages))
+    drawn = list(draw_placements(count, ORDERS_SEED, stages=stages))
     best = [arranged(each.instance, budget=LONG_ORDERS) for each in drawn]
     kept = [(each, found) for each, found in zip(drawn, best, strict=True) if found is not None]
     print(f"== devices and cuts, {stages[0]}-{stages[1]} stages: {len(kept)} problems; goal {goal}")
@@ -306,7 +307,7 @@ def main() -> None:
     simulated("simulated", 300 // part, "greedy 1.6, best of 16 0.8, + refinement 0.25")
     simulated("interleaved", 120 // part, "best of 16 + refinement half the gap of min-max or less")
     goals = ("16 orders 0.2, greedy 0.8", "16 orders 0.4", "16 orders 1.5")
-    for stages, count, goal in zip(((4, 8), (12, 16), (20, 32)), (100, 25, 15), goals, strict=True):
+    for stages, count, goal in zip(((4, 8), (12, 16), (20, 32)), (150, 60, 25), goals, strict=True):
         joint(stages, count // part, goal)
     speed()
     speed_of_orders()

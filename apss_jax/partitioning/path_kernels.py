@@ -43,7 +43,7 @@ from apss_jax.partitioning.kernels import inner
 # and what it takes.
 LATER, EARLIER, LENGTH = range(NUM_PIECE_ROWS, NUM_PIECE_ROWS + 3)
 NUM_PATH_ROWS = NUM_PIECE_ROWS + 3
-# Paths that are kept; with half of them a search of 16 stages simulates half as many steps again.
+# Paths that are kept; with half of them a search of 32 stages simulates a fifth more steps.
 MOST_PATHS = 32
 
 # What the path was found to wait for: its stage to be free, a message, or the link that another

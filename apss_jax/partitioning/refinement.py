@@ -11,7 +11,7 @@ from apss_jax.partitioning.instance import require_cuts
 from apss_jax.partitioning.pipeline import PipelineInstance, offsets_of
 
 DEFAULT_BUDGET: Final = 100
-"""Simulated steps for each row of cuts: a local optimum of 32 stages takes about as many."""
+"""Simulated steps for each row of cuts: 32 stages take 26 in the mean until no move helps."""
 
 
 @dataclass(frozen=True)

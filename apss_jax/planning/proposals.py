@@ -1,4 +1,4 @@
-"""Cuts and orders of devices that the network proposes, then searched on by the schedule."""
+"""Cuts that the partitioning network proposes for layouts, then searched on by the schedule."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ from typing import Final
 import numpy as np
 from jaxtyping import Int64
 
-from apss_jax.partitioning.joint import JointInstance
-from apss_jax.partitioning.lattice import Arrangement
 from apss_jax.partitioning.pipeline import PipelineInstance, offsets_of
-from apss_jax.partitioning.portfolio import scored_orders
 from apss_jax.partitioning.refinement import improved
 from apss_jax.policy.batched import decoded
 from apss_jax.policy.chains import SIZES, Size, chains_of, size_for
-from apss_jax.policy.joint import proposed_orders
-from apss_jax.policy.placements import has_size
 from apss_jax.policy.weights import shipped_policy
 
 SAMPLES: Final = 16
-"""Partitions, and orders, that the network proposes for a layout, the likeliest first."""
+"""Partitions that the network proposes for a layout, the likeliest first."""
 
 SEARCH_BUDGET: Final = 60
 """Simulated steps of the search from the best of them."""
@@ -56,35 +51,6 @@ def proposed_cuts(
             tried = np.concatenate([own[place][None], cuts])
             found[rows[place]] = _searched(some[place], tried)
     return found
-
-
-def proposed_arrangements(instances: Sequence[JointInstance]) -> list[Arrangement | None]:
-    """Returns for each problem the best of the network's orders of devices, with its cuts.
-
-    Each order gets its exact cuts and a search from there. None where no order fits the memory, or
-    the problem is larger than the network takes.
-    """
-    found: list[Arrangement | None] = [None] * len(instances)
-    rows = [row for row, instance in enumerate(instances) if has_size(instance)]
-    if not rows:
-        return found
-    some = [instances[row] for row in rows]
-    proposals = proposed_orders(shipped_policy(), some, samples=SAMPLES)
-    for row, own in zip(rows, proposals, strict=True):
-        if own is not None:
-            found[row] = _best_of(instances[row], own[0])
-    return found
-
-
-def _best_of(
-    instance: JointInstance, orders: Int64[np.ndarray, "samples stages"]
-) -> Arrangement | None:
-    different = np.unique(orders, axis=0)
-    scores_s, offsets = scored_orders(instance, different, SEARCH_BUDGET)
-    best = int(scores_s.argmin())
-    if not scores_s[best] < np.inf:
-        return None
-    return Arrangement(different[best], offsets[best, 1:-1] - 1, float(scores_s[best]))
 
 
 def _searched(pipeline: PipelineInstance, cuts: Int64[np.ndarray, "samples cuts"]) -> Cuts:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from apss_jax.partitioning.joint import JointInstance
-from apss_jax.partitioning.lattice import Arrangement
 from apss_jax.partitioning.portfolio import arranged
 from apss_jax.partitioning.refinement import refined_cuts
 from apss_jax.planning.choice import Choice
@@ -132,16 +130,16 @@ class Finder:
         if choice.num_pieces == 1:
             return []
         found = [Other(self._cutter.evened(choice, self._tables), 0.0)]
+        layout = choice.layout
         if self._is_uneven(choice):
             found.append(Other(self._recut(choice), GAIN_FRACTION))
-        moved = self._arranged(choice)
-        found += [] if moved is None else [Other(moved, GAIN_FRACTION)]
+        if self._is_mixed and layout.schedule == "1f1b":
+            moved = self._arranged(choice)
+            found += [] if moved is None else [Other(moved, GAIN_FRACTION)]
         return found
 
     def proposed(self, choices: Sequence[Choice]) -> list[list[Other]]:
-        """Returns for each choice the same layout as the network would have it, if it can tell.
-
-        With other cuts, and where nodes differ with other cuts on another order of devices.
+        """Returns for each choice the same layout with cuts from the network, if there are any.
 
         It is asked where the schedule matters, as the compiled search is.
         """
@@ -149,13 +147,8 @@ class Finder:
         rows = [row for row, choice in enumerate(choices) if self._is_uneven(choice)]
         if not rows:
             return found
-        from apss_jax.planning.proposals import proposed_arrangements, proposed_cuts
+        from apss_jax.planning.proposals import proposed_cuts
 
-        open_ = {row: joint for row in rows if (joint := self._joint(choices[row])) is not None}
-        arrangements = proposed_arrangements([joint for joint, _ in open_.values()])
-        for (row, (_, blocks)), best in zip(open_.items(), arrangements, strict=True):
-            moved = self._placed(choices[row], blocks, best)
-            found[row] += [] if moved is None else [Other(moved, GAIN_FRACTION)]
         tables = {row: self._tables.by_setting[choices[row].layout.setting] for row in rows}
         pipelines = [
             pipeline_of(self._cutter, _candidate(choices[row]), tables[row]) for row in rows
@@ -164,7 +157,7 @@ class Finder:
         for row, cuts in zip(rows, proposed_cuts(pipelines, known), strict=True):
             if cuts is not None:
                 recut = replace(choices[row], offsets=offsets_of(cuts, tables[row]))
-                found[row].append(Other(recut, GAIN_FRACTION))
+                found[row] = [Other(recut, GAIN_FRACTION)]
         return found
 
     def _is_uneven(self, choice: Choice) -> bool:
@@ -184,31 +177,17 @@ class Finder:
 
     def _arranged(self, choice: Choice) -> Choice | None:
         """Returns the layout on the best order of devices found; None if there is none to find."""
-        open_ = self._joint(choice)
-        if open_ is None:
-            return None
-        joint, blocks = open_
-        return self._placed(choice, blocks, arranged(joint, budget=ORDER_BUDGET))
-
-    def _joint(self, choice: Choice) -> tuple[JointInstance, Blocks] | None:
-        """Returns a layout with its devices open; None where there is no order to choose."""
         topology, layout = self._inputs.topology, choice.layout
-        if not self._is_mixed or layout.schedule != "1f1b":
-            return None
         blocks = Blocks.of(topology, layout)
         stages = layout.pipeline_parallel
         is_open = 1 < len(blocks.of_type) <= MAX_TYPES and stages <= MAX_ARRANGED_STAGES
         if not is_open or blocks.num_stages < stages:
             return None
         table = self._tables.by_setting[layout.setting]
-        return joint_of(self._cutter, topology, _candidate(choice), table, blocks), blocks
-
-    def _placed(self, choice: Choice, blocks: Blocks, found: Arrangement | None) -> Choice | None:
-        """Returns the layout on devices and with cuts that were found."""
+        joint = joint_of(self._cutter, topology, _candidate(choice), table, blocks)
+        found = arranged(joint, budget=ORDER_BUDGET)
         if found is None:
             return None
-        topology, layout = self._inputs.topology, choice.layout
-        table = self._tables.by_setting[layout.setting]
         devices = blocks.placed(found.order)
         placement = place(topology, devices, layout.expert_parallel)
         return replace(choice, placement=placement, offsets=offsets_of(found.cuts, table))

@@ -37,7 +37,12 @@ class PlacementInput(NamedTuple):
 
 def placement_size(instances: Sequence[JointInstance]) -> tuple[int, int, int]:
     """Returns the padded sizes that hold all problems; raises ValueError beyond the largest."""
-    needed = [_needed(each) for each in instances]
+    from apss_jax.policy.lattice import num_states, usable_counts
+
+    needed = [
+        (each.num_stages, each.num_layers + 1, num_states(usable_counts(each)))
+        for each in instances
+    ]
     most = tuple(max(sizes) for sizes in zip(*needed, strict=True))
     most_types = max(each.num_types for each in instances)
     for size in SIZES:
@@ -47,19 +52,6 @@ def placement_size(instances: Sequence[JointInstance]) -> tuple[int, int, int]:
         f"{most_types} device types, {most[0]} stages, {most[1] - 1} layers and {most[2]} states; "
         f"the network takes at most {TYPES} types and {SIZES[-1]}"
     )
-
-
-def has_size(instance: JointInstance) -> bool:
-    """Tells whether the network takes a problem."""
-    is_within = all(a <= b for a, b in zip(_needed(instance), SIZES[-1], strict=True))
-    return instance.num_types <= TYPES and is_within
-
-
-def _needed(instance: JointInstance) -> tuple[int, int, int]:
-    from apss_jax.policy.lattice import num_states, usable_counts
-
-    states = num_states(usable_counts(instance))
-    return instance.num_stages, instance.num_layers + 1, states
 
 
 def placement_inputs(

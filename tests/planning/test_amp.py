@@ -39,16 +39,24 @@ def test_every_layout_that_amp_tried_is_in_our_space(experiment: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", CASES)
 def test_policy_and_network_find_the_first_plan_of_every_layout(experiment: str) -> None:
-    """Costing few layouts gives the plan that costing all gives, none slower than exact cuts do."""
+    """Costing few layouts gives the plan that costing all gives, by either solver.
+
+    The network's is that of exact cuts, or faster.
+    """
     model, cluster = CASES[experiment][:2]
     inputs = gather_inputs(model, cluster, global_batch=BATCH[experiment])
     ours = search_inputs(inputs, "dpsn", {}, 1, Clock())
     every = search_inputs(inputs, "dpsn", {}, 1, Clock(), use_policy=False)
+    few = search_inputs(inputs, "exact", {}, 1, Clock())
     exact = search_inputs(inputs, "exact", {}, 1, Clock(), use_policy=False)
     assert ours.search.fits < every.search.fits / 4
-    bare = [found.plans[0].model_dump(exclude={"explanation"}) for found in (ours, every)]
+    bare = [
+        found.plans[0].model_dump(exclude={"explanation"}) for found in (ours, every, few, exact)
+    ]
     assert bare[0] == bare[1]
-    assert ours.plans[0].cost.step_time_s <= exact.plans[0].cost.step_time_s * (1 + 1e-9)
+    assert bare[2] == bare[3]
+    is_shorter = ours.plans[0].cost.step_time_s < exact.plans[0].cost.step_time_s
+    assert is_shorter or bare[0] == bare[3]
 
 
 @needs_trials

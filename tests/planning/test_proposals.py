@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from apss_jax.partitioning.exact import solve_exact_many
-from apss_jax.partitioning.joint import require_order
 from apss_jax.partitioning.pipeline import PipelineInstance, fits, simulated_step_s
-from apss_jax.planning.proposals import proposed_arrangements, proposed_cuts
+from apss_jax.planning.proposals import proposed_cuts
 from apss_jax.planning.search import search_plans
-from apss_jax.policy.placements import SIZES
 from apss_jax.training.instances import Family, draw
-from apss_jax.training.placements import draw_placements
 
 
 def _pipelines() -> list[tuple[PipelineInstance, np.ndarray]]:
@@ -38,31 +35,6 @@ def test_one_stage_has_nothing_to_propose() -> None:
     """A pipeline of one piece keeps what it has."""
     one = draw(Family(stages=(1, 1)), np.random.default_rng(0))
     assert proposed_cuts([one], [np.zeros(0, np.int64)]) == [None]
-
-
-def test_arrangements_fit_and_beat_the_order_given() -> None:
-    """Orders exist, cuts fit, the step is as said; most beat the order given with exact cuts."""
-    drawn = list(draw_placements(8, 31, stages=(4, 8)))
-    found = proposed_arrangements([each.instance for each in drawn])
-    shorter = 0
-    for each, best in zip(drawn, found, strict=True):
-        if best is None:
-            continue
-        require_order(each.instance, best.order)
-        pipeline = each.instance.ordered(best.order)
-        assert fits(pipeline, best.cuts)
-        assert simulated_step_s(pipeline, best.cuts) == pytest.approx(best.objective_s)
-        given = each.instance.ordered(each.given_order)
-        solved = solve_exact_many([given.closed_form()])[0]
-        shorter += solved is None or best.objective_s < simulated_step_s(given, solved.cuts)
-    assert shorter >= 6
-
-
-def test_what_the_network_cannot_take_has_no_arrangement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the largest size nothing is proposed, and nothing raised."""
-    small = next(iter(draw_placements(1, 31, stages=(4, 8)))).instance
-    monkeypatch.setattr("apss_jax.policy.placements.SIZES", ((2, *SIZES[0][1:]),))
-    assert proposed_arrangements([small]) == [None]
 
 
 @pytest.mark.slow
