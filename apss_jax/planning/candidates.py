@@ -16,7 +16,7 @@ from apss_jax.planning.memory_bounds import PerLayout
 from apss_jax.schema.layout import Layouts
 
 NEAREST: Final = 64  # layouts kept when nothing can fit: what a search reports as missing
-MERGED_ROWS: Final = 50_000
+MERGED_ROWS: Final = 200_000
 SLACK: Final = 1.1  # on the step time that a plain partition surely reaches
 
 

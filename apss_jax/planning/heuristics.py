@@ -25,6 +25,7 @@ from apss_jax.schema.layout import RECOMPUTE, Layouts
 from apss_jax.schema.stack import Stack
 
 Mask = Bool[np.ndarray, " batch"]
+Known = tuple[SettingFigures, Int[np.ndarray, " batch"]]
 NONE, SELECTIVE, FULL = (RECOMPUTE.index(name) for name in ("none", "selective", "full"))
 
 
@@ -48,8 +49,12 @@ class Bounds:
 
     def look_at(self, layouts: Layouts) -> View:
         """Returns some layouts with everything that bounds say of them."""
+        return View(self, layouts)
+
+    def figures_of(self, layouts: Layouts) -> Known:
+        """Returns the figures of the settings of some layouts, and which are whose."""
         settings, index = settings_of(layouts, tells_pipelines=self.stack.tells_pipelines)
-        return View(self, layouts, SettingFigures.of(self.tables(settings)), index)
+        return SettingFigures.of(self.tables(settings)), index
 
     @cached_property
     def largest_bytes(self) -> float:
@@ -68,16 +73,34 @@ def _usable_bytes(memory_bytes: int, stack: Stack) -> float:
 
 @dataclass(frozen=True)
 class View:
-    """Layouts with their figures; a narrower view shares the figures."""
+    """Layouts with their figures; a narrower view shares the figures.
+
+    They are worked out when they are first asked for: most layouts are dropped without.
+    """
 
     bounds: Bounds
     layouts: Layouts
-    figures: SettingFigures
-    index: Int[np.ndarray, " batch"]
+    known: Known | None = None
 
     def take(self, chosen: Mask) -> View:
         """Returns the view of some of the layouts."""
-        return replace(self, layouts=self.layouts.take(chosen), index=self.index[chosen])
+        known = self.__dict__.get("_known", self.known)
+        narrower = known and (known[0], known[1][chosen])
+        return View(self.bounds, self.layouts.take(chosen), narrower)
+
+    @property
+    def figures(self) -> SettingFigures:
+        """Returns the figures of settings."""
+        return self._known[0]
+
+    @property
+    def index(self) -> Int[np.ndarray, " batch"]:
+        """Returns which of the figures are each layout's."""
+        return self._known[1]
+
+    @cached_property
+    def _known(self) -> Known:
+        return self.known or self.bounds.figures_of(self.layouts)
 
     def surely_fits(self) -> Mask:
         """Returns which layouts fit on every device under every partition worth having."""
@@ -236,6 +259,5 @@ def _with(view: View, **changed: int) -> View:
         name: np.full_like(getattr(view.layouts, name), value) for name, value in changed.items()
     }
     layouts = replace(view.layouts, **columns)
-    if changed.keys() & {"recompute"}:
-        return view.bounds.look_at(layouts) if len(layouts) else replace(view, layouts=layouts)
-    return replace(view, layouts=layouts)
+    is_same_setting = not changed.keys() & {"recompute"} or not len(layouts)
+    return View(view.bounds, layouts, (view.figures, view.index) if is_same_setting else None)
