@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int, Int64
 
 from apss_jax.partitioning.pipeline import PipelineInstance, offsets_of
 from apss_jax.partitioning.refinement import improved
-from apss_jax.policy.batched import decoded
 from apss_jax.policy.chains import SIZES, Size, chains_of, size_for
-from apss_jax.policy.weights import shipped_policy
 
 SAMPLES: Final = 16
 """Partitions that the network proposes for a layout, the likeliest first."""
@@ -43,14 +41,26 @@ def proposed_cuts(
     for size, rows in by_size.items():
         some = [pipelines[row] for row in rows]
         own = [known[row] for row in rows]
-        chains, is_feasible = chains_of(some, is_simulated=True, references=own, size=size)
-        policy = shipped_policy()
-        ends = decoded(policy.config, policy.params, chains, samples=SAMPLES, seed=0)
+        ends, is_feasible = _ends(some, own, size)
         for place in np.flatnonzero(is_feasible).tolist():
             cuts = ends[place, :, : some[place].num_pieces - 1].astype(np.int64) - 1
             tried = np.concatenate([own[place][None], cuts])
             found[rows[place]] = _searched(some[place], tried)
     return found
+
+
+def _ends(
+    pipelines: Sequence[PipelineInstance], known: Sequence[Cuts], size: Size
+) -> tuple[Int[np.ndarray, "batch samples stages"], Bool[np.ndarray, " batch"]]:
+    """Returns where pieces end in the partitions proposed for each pipeline, and which fit."""
+    # Flax takes a third of a second to import; many searches have nothing to ask the network.
+    from apss_jax.policy.batched import decoded
+    from apss_jax.policy.weights import shipped_policy
+
+    chains, is_feasible = chains_of(pipelines, is_simulated=True, references=known, size=size)
+    policy = shipped_policy()
+    ends = decoded(policy.config, policy.params, chains, samples=SAMPLES, seed=0)
+    return ends, is_feasible
 
 
 def _searched(pipeline: PipelineInstance, cuts: Int64[np.ndarray, "samples cuts"]) -> Cuts:
