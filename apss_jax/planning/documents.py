@@ -48,7 +48,7 @@ class PlanWriter:
         """Returns the document of one choice; `row` is its place in `costs`."""
         layout, inputs = choice.layout, self.inputs
         table = self.tables.by_setting[layout.setting]
-        stages = [self._stage(choice, costs, row, s) for s in range(layout.pipeline_parallel)]
+        stages = self._stages(choice, costs, row)
         measured = self._measured_fraction(stages)
         return Plan(
             rank=rank,
@@ -77,19 +77,39 @@ class PlanWriter:
             explanation=tuple(explanation),
         )
 
-    def _stage(self, choice: Choice, costs: Costs, row: int, stage: int) -> Stage:
-        table = self.tables.by_setting[choice.layout.setting]
-        memory = self._memory(choice, costs.memory_bytes[row, stage], stage)
-        chance = float(oom_probability(memory.total, memory.capacity, self.inputs.stack))
+    def _stages(self, choice: Choice, costs: Costs, row: int) -> list[Stage]:
+        numbers = range(choice.layout.pipeline_parallel)
+        memory = [self._memory(choice, costs.memory_bytes[row, s], s) for s in numbers]
+        needs = np.array([held.total for held in memory])
+        chances = oom_probability(needs, choice.placement.capacity_bytes, self.inputs.stack)
         first, end = choice.unit_ranges
-        spans = list(zip(first[:, stage].tolist(), end[:, stage].tolist(), strict=True))
+        spans = [list(zip(first[:, s].tolist(), end[:, s].tolist(), strict=True)) for s in numbers]
+        seconds = (self._factor * each_s[row] for each_s in (costs.forward_s, costs.backward_s))
+        forward_s, backward_s = (each_s.tolist() for each_s in seconds)
+        return [
+            self._stage(
+                *(choice, s, spans[s], memory[s]), float(chances[s]), (forward_s[s], backward_s[s])
+            )
+            for s in numbers
+        ]
+
+    def _stage(
+        self,
+        choice: Choice,
+        stage: int,
+        spans: Sequence[tuple[int, int]],
+        memory: MemoryBytes,
+        chance: float,
+        passes_s: tuple[float, float],
+    ) -> Stage:
+        table = self.tables.by_setting[choice.layout.setting]
         present = choice.placement.has_type[stage]
         return Stage(
             chunks=tuple(_chunk(a, b, table) for a, b in spans),
             devices=tuple(choice.placement.devices[stage].ravel().tolist()),
             device_type="+".join(np.array(table.device_types)[present].tolist()),
-            forward_s=self._factor * float(costs.forward_s[row, stage]),
-            backward_s=self._factor * float(costs.backward_s[row, stage]),
+            forward_s=passes_s[0],
+            backward_s=passes_s[1],
             memory_bytes=memory,
             oom_probability=chance,
             fits=chance < FITS_BELOW,
@@ -179,6 +199,8 @@ def _measured_share(
     inside = np.zeros(table.num_units, dtype=bool)
     for first, end in spans:
         inside[first:end] = True
-    total = table.compute_s.sum(axis=0)[present][:, inside].sum()
     measured = table.measured_s[present][:, inside].sum()
-    return float(min(measured / total, 1.0)) if total > 0 else 0.0
+    if measured <= 0:
+        return 0.0
+    total = table.compute_s.sum(axis=0)[present][:, inside].sum()
+    return float(min(measured / total, 1.0))

@@ -10,6 +10,7 @@ from apss_jax.planning.candidates import Candidates
 from apss_jax.planning.cutting import SOLVERS, Cutter
 from apss_jax.planning.documents import PlanWriter
 from apss_jax.planning.explain import explain_ranked
+from apss_jax.planning.figures import settings_of
 from apss_jax.planning.inputs import Inputs, gather_inputs
 from apss_jax.planning.lineup import Lineup
 from apss_jax.planning.neighbours import neighbour_sentences, neighbours_of
@@ -90,7 +91,7 @@ def search_inputs(
     chosen = shortlist(inputs, pins, use_policy=use_policy)
     require_legal(inputs, pins, chosen)
     progress(f"{chosen.num_legal} layouts are legal; costing the fastest of {len(chosen.layouts)}")
-    tables = cost_tables(inputs, [layout.setting for layout in chosen.layouts])
+    tables = cost_tables(inputs, settings_of(chosen.layouts, tells_pipelines=True)[0])
     lineup = Lineup.of(inputs, chosen, tables)
     clock.lap("candidates")
     effort = Effort(solver, top, MAX_COSTED) if use_policy else Effort(solver, None, None)
