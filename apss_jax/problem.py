@@ -16,7 +16,7 @@ from apss_jax.schema.stack import Stack
 from apss_jax.schema.tables import UnitTable
 
 Array = Any  # numpy on the host, traced inside `jit`
-UNIT_SIZES = (32, 64, 128, 256, 512, 1024)  # padded counts: one compilation serves each
+UNIT_SIZES = (64, 128, 256, 512, 1024)  # padded counts: one compilation serves each
 SETTING_SIZES = (512, 4096)
 TYPE_SIZES = (2, 4, 8, 16)
 

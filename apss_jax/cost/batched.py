@@ -8,15 +8,18 @@ from typing import Final
 import jax
 from jaxtyping import Float
 
+from apss_jax.cost.memory import StageMemory
 from apss_jax.cost.op_table import ScheduleTable
 from apss_jax.cost.simulate import StageTimes
 from apss_jax.cost.step import (
+    Breakdown,
     StepCost,
     closed_form_cost,
     closed_form_s,
     step_cost,
     strategy_times,
 )
+from apss_jax.cost.traced import KeptProgram
 from apss_jax.problem import Problem
 from apss_jax.strategy import Strategy
 
@@ -34,6 +37,12 @@ QUICKLY: Final = {
 def step_costs(problem: Problem, strategies: Strategy, table: ScheduleTable) -> StepCost:
     """Returns the cost of many strategies (leading axis) that share one schedule table."""
     return jax.vmap(step_cost, in_axes=(None, 0, None))(problem, strategies, table)
+
+
+kept_step_costs: Final = KeptProgram(
+    step_costs, QUICKLY, (Problem, Strategy, ScheduleTable, StepCost, Breakdown, StageMemory)
+)
+"""`step_costs`, traced once per machine where programs are kept."""
 
 
 @partial(jax.jit, compiler_options=QUICKLY)

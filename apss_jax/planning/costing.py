@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from apss_jax.cost.batched import step_costs
+from apss_jax.cost.batched import kept_step_costs
 from apss_jax.cost.op_table import ScheduleTable, pad_table
 from apss_jax.cost.schedule import build_folded_table, build_table, most_in_flight
 from apss_jax.cost.step import StepCost
@@ -88,7 +88,7 @@ def _run(
 ) -> StepCost:
     ready = _ready_table(build, batch[0].table_key)
     strategies = stack_strategies(problem, settings, batch, ready)
-    return jax.tree.map(np.asarray, step_costs(problem, strategies, ready.on_device))
+    return jax.tree.map(np.asarray, kept_step_costs(problem, strategies, ready.on_device))
 
 
 @dataclass(frozen=True, eq=False)
