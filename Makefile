@@ -3,6 +3,7 @@ PYTHON  ?= python3
 ARGS    ?=
 WORKERS ?= 2
 SELECT  ?= not slow
+LARGE   := --model llama-3.1-405b --cluster 2048x8xH100-SXM5-80GB --global-batch 2048
 
 BIN   := .venv/bin
 STAMP := .venv/.installed
@@ -18,12 +19,16 @@ setup: $(STAMP) ## create .venv with the product and its development tools
 # No constraints file: the newest versions differ between Python 3.11 and 3.12, so exact pins would
 # hold on one of them only. The lower bounds in pyproject.toml are what keeps an old install out.
 # What pip says goes to stderr, so that `make search ARGS=--json` prints only the document.
-# Searches of mixed devices need the compiled kernels: made here, a first search does not wait for them.
+# What searches compile is kept: two of them here, a small and a large one, and the kernels that only
+# mixed devices need, so that a first search does not wait for it.
 $(STAMP): pyproject.toml
 	@echo "Setting up .venv (once; it takes about 1.1 GB on disk)" >&2
 	@$(PYTHON) -m venv .venv >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' >&2
+	@echo "Compiling what searches need (once)" >&2
 	@$(BIN)/python -c 'from apss_jax.partitioning import portfolio_kernels; from apss_jax.policy import reach' >&2
+	@$(BIN)/python -m apss_jax.search --json >/dev/null
+	@$(BIN)/python -m apss_jax.search $(LARGE) --json >/dev/null
 	@touch $@
 
 search: $(STAMP) ## rank plans on shipped defaults, or with ARGS="--model gpt2 --cluster 4x8xH100-SXM5-80GB"
