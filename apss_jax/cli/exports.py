@@ -37,9 +37,11 @@ def read_formats(texts: Sequence[str], out: str | None) -> tuple[str, ...]:
 
 def implied_stack(formats: Sequence[str]) -> str | None:
     """Returns the stack of the first format, None without one."""
+    if not formats:
+        return None
     from apss_jax.exporters.formats import FORMATS as EXPORTERS
 
-    return EXPORTERS[formats[0]].stack if formats else None
+    return EXPORTERS[formats[0]].stack
 
 
 def file_names_of(name: str) -> frozenset[str]:

@@ -89,7 +89,7 @@ class Cutter:
     ) -> Cut:
         layout, count = candidate.layout, candidate.num_micro_batches
         choice = Choice(layout, candidate.placement, offsets_of(found, table), count)
-        needed = stage_bytes(choice, table, self.problem)
+        needed = stage_bytes(choice, instance.memory_bytes, table, self.problem)
         usable = usable_bytes(candidate.placement.capacity_bytes, self.stack)
         on_types_s = self._on_types_s(candidate.placement, table)
         least_s = least_schedule_s(instance, choice, on_types_s) + self.stack.step_s
@@ -201,10 +201,11 @@ def least_schedule_s(
     return float(max((before_s + work_s).max(), (work_s + tail_s).max()))
 
 
-def stage_bytes(choice: Choice, table: UnitTable, problem: Problem) -> Float[np.ndarray, " stages"]:
-    """Returns the memory of each stage as the cost model counts it."""
+def stage_bytes(
+    choice: Choice, each: PerStageUnit, table: UnitTable, problem: Problem
+) -> Float[np.ndarray, " stages"]:
+    """Returns the memory of each stage as the cost model counts it; `each` is `unit_bytes`."""
     layout, starts = choice.layout, choice.offsets[:-1]
-    each = unit_bytes(layout, choice.num_micro_batches, table, problem)
     shape = (layout.virtual_stages, layout.pipeline_parallel)
     held = _piece_sums(each, choice.offsets).reshape(shape).sum(axis=0)
     moment = np.maximum.reduceat(table.working_bytes, starts).reshape(shape).max(axis=0)

@@ -135,10 +135,9 @@ def place(
         return _collective_costs(topology, groups).reshape(2, stages, -1).max(axis=-1)
 
     comm = [slowest(g) for g in (by_tensor, by_context, by_expert.reshape(-1, expert_parallel))]
-    gradient, replica = zip(
-        *(_reduction(slowest, groups, replicas) for groups in (by_shard, across)),
-        strict=True,
-    )
+    dense = _reduction(slowest, by_shard, replicas)
+    experts = dense if expert_parallel == 1 else _reduction(slowest, across, replicas)
+    gradient, replica = zip(dense, experts, strict=True)
     ranks = devices.reshape(stages, -1)
     onward = _transfer_costs(topology, ranks)
     return Placement(
