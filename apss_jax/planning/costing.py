@@ -58,13 +58,17 @@ def cost_choices(
     """
     problem = jax.device_put(problem)
     parts: list[tuple[np.ndarray, Costs]] = []
-    for indices, batch in _batches(choices):
-        cost = _run(problem, settings, batch, build_folded_table)
+    # All are begun before any is waited for: the next is put together while one runs.
+    begun = [
+        (indices, batch, _begin(problem, settings, batch, build_folded_table))
+        for indices, batch in _batches(choices)
+    ]
+    for indices, batch, cost in begun:
         parts.append((indices, _on_host(cost, len(batch))))
         inexact = np.flatnonzero(~np.asarray(cost.is_exact)[: len(batch)])
         if inexact.size:
             again = [batch[i] for i in inexact]
-            full = _run(problem, settings, again, build_table)
+            full = _begin(problem, settings, again, build_table)
             parts.append((indices[inexact], _on_host(full, len(again))))
     return _merged(parts, len(choices))
 
@@ -80,7 +84,7 @@ def _batches(choices: Sequence[Choice]) -> Iterator[tuple[np.ndarray, list[Choic
             yield np.array(part), [choices[i] for i in part]
 
 
-def _run(
+def _begin(
     problem: Problem,
     settings: Mapping[Setting, int],
     batch: Sequence[Choice],
@@ -88,7 +92,7 @@ def _run(
 ) -> StepCost:
     ready = _ready_table(build, batch[0].table_key)
     strategies = stack_strategies(problem, settings, batch, ready)
-    return jax.tree.map(np.asarray, kept_step_costs(problem, strategies, ready.on_device))
+    return kept_step_costs(problem, strategies, ready.on_device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +199,7 @@ def _padded(values: np.ndarray, chunks: int, stages: int) -> np.ndarray:
 
 def _on_host(cost: StepCost, size: int) -> Costs:
     """Returns the real rows in float64, the step time as the sum of its parts."""
+    cost = jax.tree.map(np.asarray, cost)
     breakdown = np.stack(cost.breakdown, axis=-1)[:size].astype(float)
     breakdown[breakdown < NOISE_FRACTION * breakdown.sum(axis=-1, keepdims=True)] = 0.0
     return Costs(
