@@ -202,9 +202,12 @@ def least_schedule_s(
 
 
 def stage_bytes(
-    choice: Choice, each: PerStageUnit, table: UnitTable, problem: Problem
+    choice: Choice, each: Float[np.ndarray, "_ units"], table: UnitTable, problem: Problem
 ) -> Float[np.ndarray, " stages"]:
-    """Returns the memory of each stage as the cost model counts it; `each` is `unit_bytes`."""
+    """Returns the memory of each stage as the cost model counts it; `each` is `unit_bytes`.
+
+    Its rows are virtual stages.
+    """
     layout, starts = choice.layout, choice.offsets[:-1]
     shape = (layout.virtual_stages, layout.pipeline_parallel)
     held = _piece_sums(each, choice.offsets).reshape(shape).sum(axis=0)
