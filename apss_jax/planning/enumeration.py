@@ -102,7 +102,9 @@ def _crossed(columns: Columns, **more: Values) -> Columns:
     """Returns every row with every row of further columns, which all have one length."""
     times = len(next(iter(more.values())))
     rows = len(next(iter(columns.values())))
-    old = {name: np.repeat(column, times) for name, column in columns.items()}
+    old = columns
+    if times != 1:
+        old = {name: np.repeat(column, times) for name, column in columns.items()}
     return {**old, **{name: np.tile(column, rows) for name, column in more.items()}}
 
 
@@ -115,6 +117,8 @@ def _counted(columns: Columns, name: str, first: int, last: Values) -> Columns:
 
 
 def _where(columns: Columns, mask: Values) -> Columns:
+    if mask.all():
+        return columns
     return {name: column[mask] for name, column in columns.items()}
 
 
