@@ -129,8 +129,9 @@ def _stack(
 
 def _on_devices(base: Stack, comparison: Comparison) -> Stack:
     """Returns the stack with the error that it has on the runs' device types as its only one."""
-    types = {name for subject in comparison.subjects for name in subject.cluster.used_types}
-    error = base.error_fraction_on(types)
+    kinds = {(s.cluster.used_types, s.precision == "fp8") for s in comparison.subjects}
+    usual = base.step_time_error_fraction
+    error = max((base.error_fraction_on(on, fp8=fp8) for on, fp8 in kinds), default=usual)
     return base.model_copy(update={"step_time_error_fraction": error, "device_errors": ()})
 
 

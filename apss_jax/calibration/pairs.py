@@ -1,4 +1,4 @@
-"""Stacks on classes of devices: how far off they are where enough runs tell them apart."""
+"""Stacks on classes of devices, FP8 apart: how far off where enough runs tell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from apss_jax.calibration.intervals import FEW_ROWS
 from apss_jax.calibration.subject import Subject
-from apss_jax.calibration.widths import Misses, Width, base_within
+from apss_jax.calibration.widths import Chosen, Misses, Width, base_within
 from apss_jax.schema.stack import DeviceError
 
 DIGITS: Final = 4  # significant ones
@@ -33,22 +33,34 @@ def device_errors(
 ) -> tuple[DeviceError, ...]:
     """Returns the error fractions of one stack's runs by class of devices, in its order.
 
-    A class of few runs, or the only one, has none of its own: there the stack's holds.
+    A class of few runs, or the only one, has none of its own: there the stack's holds. Where FP8
+    and wider precisions have enough runs each, they are told apart: kernels and ways of scaling FP8
+    differ more from release to release.
     """
     classes = np.array([device_class(s.cluster.used_types, groups) for s in subjects], dtype=object)
-    near = misses.far_doublings == 0
+    is_fp8 = np.array([s.precision == "fp8" for s in subjects], dtype=bool)
+    is_near = misses.far_doublings == 0
     found = []
     for name in [*groups, UNLISTED]:
         rows = classes == name
-        if (rows & near).sum() < FEW_ROWS or rows.all():
-            continue
-        fraction = np.expm1(base_within(misses.chosen(rows & near), width))
         own = [subjects[i].cluster for i in np.flatnonzero(rows).tolist()]
-        ran = {kind for cluster in own for kind in cluster.used_types}
-        found.append(
-            DeviceError(
-                devices=tuple(sorted({*groups.get(name, ()), *ran})),
-                step_time_error_fraction=float(f"{fraction:.{DIGITS}g}"),
+        types = {*groups.get(name, ()), *(kind for cluster in own for kind in cluster.used_types)}
+        for fp8, part in _parts(rows, is_fp8, is_near).items():
+            if (part & is_near).sum() < FEW_ROWS or part.all():
+                continue
+            fraction = np.expm1(base_within(misses.chosen(part & is_near), width))
+            found.append(
+                DeviceError(
+                    devices=tuple(sorted(types)),
+                    fp8=fp8,
+                    step_time_error_fraction=float(f"{fraction:.{DIGITS}g}"),
+                )
             )
-        )
     return tuple(found)
+
+
+def _parts(rows: Chosen, is_fp8: Chosen, is_near: Chosen) -> dict[bool | None, Chosen]:
+    """Returns a class's runs in wider precisions and in FP8, or together where one has few."""
+    parts: dict[bool | None, Chosen] = {False: rows & ~is_fp8, True: rows & is_fp8}
+    is_enough = all((part & is_near).sum() >= FEW_ROWS for part in parts.values())
+    return parts if is_enough else {None: rows}

@@ -26,7 +26,6 @@ from apss_jax.planning.uncertainty import Reach, reach_of, step_time_error_fract
 from apss_jax.schema.runs import Run
 from apss_jax.schema.stack import Spans, Stack
 from apss_jax.schema.topology import Topology
-from apss_jax.schema.workload import Workload
 
 ProgressFn = Callable[[int, int], None]
 """Is told how many runs of how many have been predicted."""
@@ -83,7 +82,7 @@ def predict_subjects(subjects: Sequence[Subject]) -> Figures:
 def reach_of_subject(subject: Subject, spans: Spans) -> Reach:
     """Returns how far a run lies from the runs whose sizes the spans hold."""
     s = subject
-    return reach_of(s.model, s.cluster, s.layout, s.seq_len, spans)
+    return reach_of(s.model, s.cluster, s.layout, s.workload, spans)
 
 
 class _Placer:
@@ -151,10 +150,7 @@ def _group_figures(subjects: Sequence[Subject], placer: _Placer) -> Figures:
 
 
 def _inputs(subject: Subject) -> Inputs:
-    workload = Workload(
-        global_batch=subject.global_batch, seq_len=subject.seq_len, precision=subject.precision
-    )
-    return Inputs(subject.model, subject.cluster, workload, subject.stack)
+    return Inputs(subject.model, subject.cluster, subject.workload, subject.stack)
 
 
 def _choices(

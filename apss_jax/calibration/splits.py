@@ -15,6 +15,7 @@ Offsets = Int[np.ndarray, " offsets"]
 # DeepSpeed's GPT-2 pipeline lists the embedding and a transpose before the layers, and a transpose,
 # the final norm, the logits and a conversion after them (Megatron-LM v1.1.5, gpt2_model.py).
 MODULES_BEFORE, MODULES_AFTER = 2, 4
+MODULES_BESIDE_LAYERS = 3
 
 
 def offsets_of_boundaries(boundaries: Sequence[int], num_layers: int, pieces: int) -> Offsets:
@@ -49,6 +50,19 @@ def offsets_by_cost(model: Model, pieces: int) -> Offsets:
             counts.append(0)
             cost = 0.0
     return np.cumsum([0, *counts, *[0] * (pieces - len(counts))])
+
+
+def offsets_by_module(model: Model, pieces: int) -> Offsets:
+    """Returns the cuts of a framework that counts the embedding, final norm and head as layers.
+
+    The first stages get one more where they do not divide evenly. A norm apart from the head is
+    taken to stand with it.
+    """
+    count = model.num_layers + MODULES_BESIDE_LAYERS
+    sizes = count // pieces + (np.arange(pieces) < count % pieces)
+    cuts = np.minimum(np.cumsum([0, *sizes]), model.num_layers + 1)
+    cuts[-1] = model.num_layers + 2
+    return cuts
 
 
 def _with_ends(layers: Offsets, num_layers: int) -> Offsets:

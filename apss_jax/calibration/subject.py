@@ -11,7 +11,12 @@ from apss_jax.calibration.cluster_of_run import cluster_of_run
 from apss_jax.calibration.gaps import Gaps, UnusableRunError
 from apss_jax.calibration.layout_of_run import batch_of_run, degrees_of_run, layout_of_run
 from apss_jax.calibration.model_of_run import model_of_run
-from apss_jax.calibration.splits import Offsets, offsets_by_cost, offsets_of_boundaries
+from apss_jax.calibration.splits import (
+    Offsets,
+    offsets_by_cost,
+    offsets_by_module,
+    offsets_of_boundaries,
+)
 from apss_jax.importers.clusters import load_stack
 from apss_jax.importers.frameworks import framework_named
 from apss_jax.schema.cluster import ClusterProfile, Precision
@@ -21,6 +26,7 @@ from apss_jax.schema.model import Model
 from apss_jax.schema.references import Framework
 from apss_jax.schema.runs import Run
 from apss_jax.schema.stack import Stack
+from apss_jax.schema.workload import Workload
 
 DEFAULT_SEQ_LEN: Final = 4096
 MAX_TABLE_OPS: Final = 1_000_000  # of a schedule that cannot be folded
@@ -51,6 +57,13 @@ class Subject:
     offsets: Offsets | None  # first unit of each virtual stage, and the end; None: even layers
     framework: Framework
     assumed: tuple[str, ...]
+
+    @property
+    def workload(self) -> Workload:
+        """Returns what one step trains on."""
+        return Workload(
+            global_batch=self.global_batch, seq_len=self.seq_len, precision=self.precision
+        )
 
 
 @dataclass(frozen=True)
@@ -166,4 +179,6 @@ def _offsets(run: Run, model: Model, layout: Layout, framework: Framework) -> Of
         return offsets_of_boundaries(run.stage_boundaries, model.num_layers, pieces)
     if framework.split == "by_cost" and pieces > 1:
         return offsets_by_cost(model, pieces)
+    if framework.split == "by_module" and pieces > 1:
+        return offsets_by_module(model, pieces)
     return None

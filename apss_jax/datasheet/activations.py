@@ -50,7 +50,7 @@ def kept(facts: LayerFacts, grid: Grid, rates: Rates, *, flash: bool) -> Kept:
     saved = np.where(grid.recomputes_scores, chosen, everything)
     working = np.where(grid.recomputes_scores, again, 0.0)
     return Kept(
-        saved_bytes=np.where(grid.recomputes_all, rates.recompute_vectors * inputs, saved),
+        saved_bytes=np.where(grid.recomputes_all, inputs, saved),
         working_bytes=np.where(grid.recomputes_all, everything, working)
         + _gathered_bytes(facts, grid),
     )

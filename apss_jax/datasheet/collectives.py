@@ -50,6 +50,13 @@ def tensor_traffic(facts: LayerFacts, grid: Grid) -> Traffic:
     return all_reduces(facts.num_parts, hidden_bytes).times(grid.tensor_parallel > 1)
 
 
+def gate_traffic(facts: LayerFacts, grid: Grid) -> Traffic:
+    """Returns the all-reduces of gradients beside those of branches, where gates have their own."""
+    hidden_bytes = grid.value_bytes * grid.tokens * facts.hidden_size
+    is_reduced = (grid.tensor_parallel > 1) & (grid.sequence_divisor == 1)
+    return all_reduces(facts.num_gates, hidden_bytes).times(is_reduced)
+
+
 def context_traffic(facts: LayerFacts, grid: Grid) -> Traffic:
     """Returns one gathering of keys and values, or of carried states, over the context ranks."""
     total = Traffic(np.zeros_like(grid.tokens), np.zeros_like(grid.tokens))
@@ -71,18 +78,21 @@ def expert_traffic(facts: LayerFacts, grid: Grid) -> Traffic:
     return Traffic(2.0 * grid.value_bytes * routed, calls).times(grid.expert_parallel > 1)
 
 
-def layer_traffic(facts: LayerFacts, grid: Grid) -> tuple[CommValues, CommValues]:
+def layer_traffic(
+    facts: LayerFacts, grid: Grid, *, reduces_gate_apart: bool = False
+) -> tuple[CommValues, CommValues]:
     """Returns (bytes, calls) of a layer, the collectives that recomputation repeats included."""
     tensor = tensor_traffic(facts, grid)
     context = context_traffic(facts, grid)
     expert = expert_traffic(facts, grid)
+    gates = gate_traffic(facts, grid).times(float(reduces_gate_apart))
     again = grid.recomputes_all
     # The backward ring gathers keys and values again and returns their gradients.
     context_backward = 2.0 + (again | grid.recomputes_scores)
     return stacked(
         forward=(tensor, context, expert),
         backward=(
-            tensor.times(1.0 + again),
+            tensor.times(1.0 + again).plus(gates),
             context.times(context_backward),
             expert.times(1.0 + again),
         ),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from apss_jax.datasheet.collectives import LOSS_BYTES, CommValues, all_reduces, stacked
+from apss_jax.datasheet.collectives import LOSS_BYTES, CommValues, Traffic, all_reduces, stacked
 from apss_jax.datasheet.elementwise import NORM_PASSES
 from apss_jax.datasheet.grid import Grid, SettingColumn
 from apss_jax.datasheet.layer_facts import facts_of
@@ -60,13 +60,13 @@ def head_costs(
     rows = grid.micro_batch if head.kind == "pooler" else grid.tokens
     forward_s = _head_s(projections, rows, hidden_size, grid, rates)
     flops = _training_flops(projections, rows * grid.context_parallel)
-    comm_bytes, comm_calls = _head_traffic(head, hidden_size, grid)
+    comm_bytes, comm_calls = _head_traffic(head, hidden_size, vocab_size, grid, rates)
     kept_bytes = 2 * grid.value_bytes * grid.tokens * hidden_size / grid.sequence_divisor
     saved_bytes = rates.activation_factor * kept_bytes
     if head.kind == "language":
         forward_s = forward_s + _logits_s(width, vocab_size, grid, rates)
         flops = flops + PASSES_OF_TRAINING * 2.0 * grid.all_tokens * width * vocab_size
-        saved_bytes = saved_bytes + rates.logit_bytes * _logits(vocab_size, grid)
+        saved_bytes = saved_bytes + rates.logit_bytes * _loss_logits(vocab_size, grid, rates)
     return UnitCosts(
         work=_end_work(forward_s),
         is_layer=False,
@@ -191,7 +191,8 @@ def _logits_s(width: int, vocab_size: int, grid: Grid, rates: Rates) -> TypeTime
         rates.head_flops_per_s,
         rates.half_size,
     )
-    traffic_s = LOGIT_TRAFFIC_BYTES * logits / rates.memory_bytes_per_s
+    moved_bytes = LOGIT_TRAFFIC_BYTES * _loss_logits(vocab_size, grid, rates)
+    traffic_s = moved_bytes / rates.memory_bytes_per_s
     whole_s = product_s * _unaligned_slowdown(vocab_size, grid, rates)
     return whole_s + rates.kernel_s + traffic_s
 
@@ -216,10 +217,22 @@ def _logits(vocab_size: int, grid: Grid) -> SettingColumn:
     return grid.tokens * padded_vocab(vocab_size, grid) / grid.tensor_parallel
 
 
-def _head_traffic(head: Head, hidden_size: int, grid: Grid) -> tuple[CommValues, CommValues]:
-    """Returns (bytes, calls): the loss forward, the gradient of the head's input backward."""
+def _loss_logits(vocab_size: int, grid: Grid, rates: Rates) -> SettingColumn:
+    """Returns the logits whose loss one rank computes."""
+    own = _logits(vocab_size, grid)
+    return own * grid.tensor_parallel if rates.whole_logits else own
+
+
+def _head_traffic(
+    head: Head, hidden_size: int, vocab_size: int, grid: Grid, rates: Rates
+) -> tuple[CommValues, CommValues]:
+    """Returns (bytes, calls): the loss or all logits forward, the input's gradient backward."""
     is_split = (grid.tensor_parallel > 1) & (head.kind == "language")
-    loss = all_reduces(1, LOSS_BYTES * grid.tokens).times(is_split)
+    loss = all_reduces(1, LOSS_BYTES * grid.tokens)
+    if rates.whole_logits:
+        all_bytes = grid.value_bytes * _loss_logits(vocab_size, grid, rates)
+        loss = Traffic(all_bytes, np.ones_like(all_bytes))
+    loss = loss.times(is_split)
     gradient = all_reduces(1, grid.value_bytes * grid.tokens * hidden_size).times(is_split)
     return stacked(forward=(loss,), backward=(gradient,))
 

@@ -43,6 +43,11 @@ class LayerFacts:
         return sum(p.output_width for p in self.products if p.shard == "replicated")
 
     @property
+    def num_gates(self) -> int:
+        """Returns the gates beside up projections that tensor parallelism divides."""
+        return sum(w.name == "gate" and w.shard == "column" for w in self.weights)
+
+    @property
     def recurrent(self) -> tuple[LinearAttention | StateSpace, ...]:
         """Returns the mixers that carry a state instead of keys and values."""
         return tuple(m for m in self.mixers if isinstance(m, LinearAttention | StateSpace))

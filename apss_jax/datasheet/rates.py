@@ -41,12 +41,14 @@ class Rates:
     routing_passes: TypeValues  # over the values sent to experts
     cast_passes: float  # over the inputs of products, where they are cast to FP8
     cpu_forward_s: float
+    launch_power: float
     expert_cpu_forward_s: float
     tensor_pipeline_cpu_s: float
     domain_devices: int  # of the smallest domain
     fused_norm: bool
     pads_vocabulary: bool
-    recompute_vectors: int
+    reduces_gate_apart: bool
+    whole_logits: bool
     dropout: bool
     keeps_second_products: bool
     activation_factor: float
@@ -82,13 +84,15 @@ def rates_of(
         routing_passes=np.where(fused, FUSED_ROUTING_PASSES, stack.routing_passes),
         cast_passes=stack.fp8_cast_passes if precision == "fp8" else 0.0,
         cpu_forward_s=stack.cpu_forward_s,
+        launch_power=stack.launch_power,
         expert_cpu_forward_s=stack.expert_cpu_forward_s,
         # Seen in runs whose stages talk over a network, in none on a single node.
         tensor_pipeline_cpu_s=stack.tensor_pipeline_cpu_s * (cluster.num_domains > 1),
         domain_devices=cluster.domain_devices,
         fused_norm=stack.fused_norm,
         pads_vocabulary=stack.pads_vocabulary,
-        recompute_vectors=stack.recompute_vectors,
+        reduces_gate_apart=stack.reduces_gate_apart,
+        whole_logits=stack.whole_logits,
         dropout=stack.dropout,
         keeps_second_products=stack.selective_keeps == "every_second_product",
         activation_factor=stack.activation_factor,

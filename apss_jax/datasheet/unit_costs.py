@@ -71,7 +71,7 @@ def _both(one: PassFlags | None, other: PassFlags | None) -> PassFlags | None:
 
 def layer_costs(facts: LayerFacts, grid: Grid, rates: Rates) -> UnitCosts:
     """Returns the costs of a layer."""
-    comm_bytes, comm_calls = layer_traffic(facts, grid)
+    comm_bytes, comm_calls = layer_traffic(facts, grid, reduces_gate_apart=rates.reduces_gate_apart)
     # Memory is one figure for all device types; the type that keeps most decides.
     flash = bool(rates.has_flash.all())
     activations = kept(facts, grid, rates, flash=flash)
@@ -102,6 +102,7 @@ def layer_work(facts: LayerFacts, grid: Grid, rates: Rates) -> Work:
         selective_s=linear_s - product_s / 2 if rates.keeps_second_products else scores_s,
         host_forward_s=host_s,
         host_backward_s=BACKWARD_PRODUCTS * host_s,
+        launch_power=rates.launch_power,
     )
 
 

@@ -132,11 +132,7 @@ class PlanWriter:
         stack = self.inputs.stack
         inputs = self.inputs
         reach = reach_of(
-            inputs.model,
-            inputs.cluster,
-            choice.layout,
-            inputs.workload.seq_len,
-            stack.fitted_spans,
+            inputs.model, inputs.cluster, choice.layout, inputs.workload, stack.fitted_spans
         )
         error = step_time_error_fraction(stack, reach, measured)
         flops = total_flops(table, choice.num_micro_batches, choice.layout.data_parallel)

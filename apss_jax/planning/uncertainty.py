@@ -11,6 +11,7 @@ from apss_jax.schema.layers import MoeMlp
 from apss_jax.schema.layout import Layout
 from apss_jax.schema.model import Model
 from apss_jax.schema.stack import Spans, Stack
+from apss_jax.schema.workload import Workload
 
 Sizes = dict[str, int]
 """Some of the sizes that `Spans` names."""
@@ -25,19 +26,25 @@ class Reach:
     far_doublings: float  # beyond the sizes of the runs that the stack was fitted on, all together
     device_error_fraction: float  # of the least known device type
     device_types: tuple[str, ...] = ()  # in use; none: any
+    fp8: bool = False  # products of layers
 
 
 def reach_of(
-    model: Model, cluster: ClusterProfile, layout: Layout, seq_len: int, spans: Spans
+    model: Model,
+    cluster: ClusterProfile,
+    layout: Layout,
+    workload: Workload,
+    spans: Spans,
 ) -> Reach:
     """Returns how far a plan on a cluster lies from the runs that its stack was fitted on."""
     rates = [cluster.device_types[name].rates for name in cluster.used_types]
     return Reach(
         has_experts=any(isinstance(run.layer.feed_forward, MoeMlp) for run in model.layers),
         domain_doublings=log2(max(cluster.num_domains, 1)),
-        far_doublings=doublings_beyond(sizes_of(model, cluster, layout, seq_len), spans),
+        far_doublings=doublings_beyond(sizes_of(model, cluster, layout, workload.seq_len), spans),
         device_error_fraction=max(each.step_time_error_fraction for each in rates),
         device_types=cluster.used_types,
+        fp8=workload.precision == "fp8",
     )
 
 
@@ -87,7 +94,7 @@ def step_time_error_fraction(stack: Stack, reach: Reach, measured_fraction: floa
     share of compute that was measured (`measured_fraction`) has the error of measured layers.
     """
     base = measured_fraction * stack.measured_error_fraction
-    base += (1.0 - measured_fraction) * stack.error_fraction_on(reach.device_types)
+    base += (1.0 - measured_fraction) * stack.error_fraction_on(reach.device_types, fp8=reach.fp8)
     return widened_error_fraction(
         base,
         stack.expert_error_fraction * reach.has_experts,

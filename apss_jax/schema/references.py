@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from apss_jax.schema.document import Document, Part
 from apss_jax.schema.plan import Recompute
 
-SplitHabit = Literal["uniform", "by_cost"]
+SplitHabit = Literal["uniform", "by_cost", "by_module"]
 ReportedMemory = Literal["largest_stage", "first_stage"]
 
 

@@ -28,6 +28,7 @@ class DeviceError(Part):
     """How far off a stack's step times are on some device types."""
 
     devices: tuple[str, ...]
+    fp8: bool | None = None  # in FP8, or in wider precisions; None: in any
     step_time_error_fraction: PositiveFloat
 
 
@@ -45,6 +46,9 @@ class Stack(Document):
     routing_passes: NonNegativeFloat = 4.0  # over the values sent to experts, there and back
     fp8_cast_passes: NonNegativeFloat = 0.0  # over the inputs of products: FP8 copies and scales
     cpu_forward_s: NonNegativeFloat = 0.0  # host time to launch one layer's forward pass
+    # How sharply the longer of device and host time decides a pass: high where launches are as even
+    # as the kernels, so that the host is never late for a few of them alone.
+    launch_power: Annotated[float, Field(ge=1)] = 6.0
     expert_cpu_forward_s: NonNegativeFloat = 0.0  # beside it, where a layer routes to experts
     # Beside it, per tensor rank, where a pipeline over several domains is tensor parallel too: both
     # passes of a layer.
@@ -54,10 +58,14 @@ class Stack(Document):
     fused_norm: bool = True
     # Whether every model's vocabulary is padded to a multiple; if not, only where ranks divide it.
     pads_vocabulary: bool = True
+    # Whether up and gate, each a module of its own, reduce the gradient of their input apart; with
+    # sequence parallelism it is scattered once for both.
+    reduces_gate_apart: bool = False
+    # Whether every tensor rank gathers all logits and computes the loss of all of them.
+    whole_logits: bool = False
     # FP8 products of experts that take in permutation, activation and casts, and whole steps of
     # them that are launched once, on devices with such kernels.
     fused_experts: bool = False
-    recompute_vectors: PositiveInt = 1  # of hidden size, that full recomputation keeps of a layer
     dropout: bool = False  # masks, and the scores of plain attention before and after it, are kept
     # What selective recomputation keeps of a layer: all but the scores of plain attention, or
     # attention's output and every second product's alone.
@@ -85,7 +93,8 @@ class Stack(Document):
     reserved_bytes: NonNegativeFloat = 0.0  # context, communicators, workspace
     step_s: NonNegativeFloat = 0.0  # once per step: data, logging, clipping
     step_time_error_fraction: PositiveFloat = 0.25  # half width of the 80 % interval, analytic
-    # The same on device types of which enough runs were left out to tell them from the others.
+    # The same on device types, and in a precision, of which enough runs were left out to tell them
+    # from the others.
     device_errors: tuple[DeviceError, ...] = ()
     measured_error_fraction: PositiveFloat = 0.15  # the same where all layers are measured
     # Independent of it and beside it: for a model with experts, for each doubling of the domains in
@@ -106,9 +115,10 @@ class Stack(Document):
         """Returns the bytes of a stored gradient: no fewer than those of its weight."""
         return max(self.gradient_bytes, weight_bytes)
 
-    def error_fraction_on(self, device_types: Iterable[str]) -> float:
+    def error_fraction_on(self, device_types: Iterable[str], *, fp8: bool = False) -> float:
         """Returns the half width of the interval on the least known of some device types."""
-        known = {name: e.step_time_error_fraction for e in self.device_errors for name in e.devices}
+        entries = [each for each in self.device_errors if each.fp8 in (None, fp8)]
+        known = {name: e.step_time_error_fraction for e in entries for name in e.devices}
         usual = self.step_time_error_fraction
         return max((known.get(name, usual) for name in device_types), default=usual)
 

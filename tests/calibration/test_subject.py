@@ -5,7 +5,7 @@ import pytest
 from run_tables import run_of
 
 from apss_jax.calibration.gaps import UnusableRunError
-from apss_jax.calibration.splits import offsets_by_cost, offsets_of_boundaries
+from apss_jax.calibration.splits import offsets_by_cost, offsets_by_module, offsets_of_boundaries
 from apss_jax.calibration.subject import SkippedRun, Subject, subject_of
 from apss_jax.importers.frameworks import framework_named
 from apss_jax.importers.library import library_names
@@ -240,6 +240,21 @@ def test_a_split_by_cost_counts_each_stage_from_its_own_first_block() -> None:
     sizes = {"hidden": "64", "num_heads": "1", "num_kv_heads": "1", "ffn_hidden": "64"}
     model = _subject(model_name="", num_layers="6", vocab=str(7 * 64), **sizes).model
     assert np.diff(offsets_by_cost(model, 3)).tolist() == [4, 3, 1]
+
+
+def test_a_split_by_module_counts_the_ends() -> None:
+    """Of eight layers and three ends three stages get 4, 4 and 3, four get 3, 3, 3 and 2."""
+    model = _subject(model_name="", num_layers="8").model
+    assert offsets_by_module(model, 3).tolist() == [0, 4, 8, 10]  # the last layer, norm and head
+    assert offsets_by_module(model, 4).tolist() == [0, 3, 6, 9, 10]  # norm and head alone
+    assert offsets_by_module(model, 11).tolist() == [*range(10), 9, 10]  # the norm is no unit
+
+
+def test_a_framework_that_counts_modules_splits_so() -> None:
+    """Aleph Alpha's four stages of 60 layers have 15, 16, 16 and 13 of them beside the ends."""
+    offsets = _subject(framework="AA-Scaling", num_layers="60", pp="4", tp="1").offsets
+    assert offsets is not None
+    assert np.diff(offsets).tolist() == [16, 16, 16, 14]
 
 
 def test_a_blank_batch_is_that_of_the_run_s_own_figures() -> None:

@@ -49,6 +49,26 @@ def test_a_class_of_few_runs_keeps_the_width_of_its_stack() -> None:
     assert _errors(["H100"] * 20 + ["A100"] * 19, [0.1] * 39).keys() == set(GROUPS["H100"])
 
 
+def test_runs_in_fp8_are_a_class_of_their_own() -> None:
+    """Of twenty errors of exp(0.1) in BF16 and of exp(0.4) in FP8 neither widens the other."""
+    runs = [run_of(gpu_model="H100", precision=name) for name in ["bf16"] * 20 + ["fp8"] * 20]
+    log_errors = np.array([0.1] * 20 + [0.4] * 20)
+    misses = Misses.of(log_errors, np.ones(40), [PLAIN] * 40)
+    wide, fp8 = device_errors(predict_runs(runs).subjects, misses, WIDTH, GROUPS)
+    assert [wide.fp8, fp8.fp8] == [False, True]
+    assert wide.step_time_error_fraction == pytest.approx(np.expm1(0.1), rel=1e-3)
+    assert fp8.step_time_error_fraction == pytest.approx(np.expm1(0.4), rel=1e-3)
+
+
+def test_few_runs_in_fp8_stay_with_the_others() -> None:
+    """Nineteen are told with those in BF16, as a class of H100 beside one of A100."""
+    kinds = [("H100", "bf16")] * 20 + [("H100", "fp8")] * 19 + [("A100", "bf16")]
+    runs = [run_of(gpu_model=gpu, precision=name) for gpu, name in kinds]
+    misses = Misses.of(np.full(40, 0.1), np.ones(40), [PLAIN] * 40)
+    (found,) = device_errors(predict_runs(runs).subjects, misses, WIDTH, GROUPS)
+    assert found.fp8 is None
+
+
 def test_the_only_class_is_the_stack_itself() -> None:
     """Where all runs are of one class the stack's own width says it already."""
     assert not _errors(["H100"] * 40, [0.1] * 40)

@@ -5,10 +5,11 @@ import pytest
 from builders import tiny_cluster, tiny_layer, tiny_model, tiny_stack, tiny_workload
 
 from apss_jax.datasheet.table import unit_table
-from apss_jax.schema.layers import MoeMlp
+from apss_jax.schema.layers import DenseMlp, MoeMlp
 from apss_jax.schema.model import Model
 from apss_jax.schema.tables import COMM_KINDS, Setting
 
+VOCAB = 256  # padded to 128 for each of two tensor ranks
 HIDDEN_BYTES = 2 * 64 * 8  # 16-bit vectors of one sequence of 64 tokens
 EXPERTS = MoeMlp(num_experts=4, experts_per_token=2, expert_intermediate_size=32, gated=False)
 MOE = tiny_model(layer=tiny_layer(feed_forward=EXPERTS))
@@ -47,6 +48,33 @@ def test_selective_recomputation_repeats_none() -> None:
     """Attention scores need no tensor collective."""
     chosen = Setting(tensor_parallel=2, recompute="selective")
     assert traffic("tensor", chosen) == traffic("tensor", Setting(tensor_parallel=2))
+
+
+@pytest.mark.parametrize(("sequence_parallel", "calls"), [(False, 6), (True, 4)])
+def test_gates_of_some_stacks_reduce_on_their_own(sequence_parallel: bool, calls: int) -> None:
+    """One more backward for up and gate; a scattered sequence is reduced once for both."""
+    gated = tiny_model(layer=tiny_layer(feed_forward=DenseMlp(intermediate_size=32, gated=True)))
+    setting = Setting(tensor_parallel=2, sequence_parallel=sequence_parallel)
+    stack = tiny_stack(reduces_gate_apart=True)
+    found = unit_table(gated, tiny_cluster(), tiny_workload(), stack, setting)
+    index = COMM_KINDS.index("tensor")
+    assert found.comm_calls[:, index, 1].tolist() == [4, calls]
+    assert found.comm_bytes[:, index, 1].tolist() == [4 * HIDDEN_BYTES, calls * HIDDEN_BYTES]
+
+
+def test_whole_logits_are_gathered_and_kept_by_every_tensor_rank() -> None:
+    """16 bits of each of 256 logits a token, and twice what two ranks keep of them apart."""
+    setting, index = Setting(tensor_parallel=2), COMM_KINDS.index("tensor")
+    apart, whole = (
+        unit_table(tiny_model(), tiny_cluster(), tiny_workload(), tiny_stack(**flag), setting)
+        for flag in ({}, {"whole_logits": True})
+    )
+    logits = 64 * VOCAB
+    assert whole.comm_bytes[0, index, -1] == 2 * logits
+    assert whole.comm_calls[0, index, -1] == 1
+    kept = tiny_stack().logit_bytes * logits / 2
+    assert whole.saved_bytes[-1] - apart.saved_bytes[-1] == pytest.approx(kept)
+    assert whole.compute_s[:, 0, -1].sum() > apart.compute_s[:, 0, -1].sum()
 
 
 def test_ends_reduce_the_embedding_the_loss_and_its_gradient() -> None:

@@ -76,11 +76,6 @@ def test_some_stacks_keep_every_second_product_alone() -> None:
     assert found.working_bytes[1] == pytest.approx(SBH * (34 + SCORES))
 
 
-def test_some_stacks_keep_more_than_the_input_of_what_they_recompute() -> None:
-    """Two vectors of hidden size take twice the bytes of one."""
-    assert table(Setting(recompute="full"), recompute_vectors=2).saved_bytes[1] == 2 * 2 * SBH
-
-
 def test_parts_of_a_sequence_are_gathered_for_products() -> None:
     """A rank keeps an eighth of its input and of its gradient, and needs the rest for a moment."""
     settings = (Setting(tensor_parallel=8, sequence_parallel=on) for on in (False, True))

@@ -106,6 +106,13 @@ def test_the_host_bounds_a_small_layer() -> None:
     assert passes_s(found) == pytest.approx((1e-3, 2e-3))
 
 
+@pytest.mark.parametrize("power", [2.0, 6.0, 40.0])
+def test_the_stack_says_how_sharply_the_longer_of_two_times_decides(power: float) -> None:
+    """A host as slow as the device makes the forward pass 2^(1 / p) times as long."""
+    stack = tiny_stack(cpu_forward_s=FORWARD_S, launch_power=power)
+    assert passes_s(table(stack=stack))[0] == pytest.approx(FORWARD_S * 2 ** (1 / power))
+
+
 def test_tensor_ranks_of_a_pipeline_cost_the_host_more() -> None:
     """Of 3 ms per rank, both passes of a layer, two ranks add 2 ms to the forward pass.
 
