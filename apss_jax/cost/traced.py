@@ -49,7 +49,8 @@ class KeptProgram:
 
     def _traced(self, folder: Path, shapes: Hashable, arguments: Any) -> export.Exported:
         name = self._program.__name__
-        about = (_sources_digest(), jax.__version__, jax.default_backend(), name, shapes)
+        widest = jax.dtypes.canonicalize_dtype(float)  # by the flag that doubles precision
+        about = (_sources_digest(), jax.__version__, jax.default_backend(), widest, name, shapes)
         file = folder / f"{name}-{sha256(repr(about).encode()).hexdigest()}-traced"
         kept = _read(file)
         if kept is not None:

@@ -256,6 +256,24 @@ def test_context_groups_give_way_to_whole_sequences() -> None:
     assert "needless_context" not in counts
 
 
+def test_no_tables_are_made_for_what_is_dropped_without_them() -> None:
+    """Tables are asked for after context groups that can give way are gone, and once a setting."""
+    asked: list[Setting] = []
+
+    def counted(settings: Sequence[Setting]) -> list[UnitTable]:
+        asked.extend(settings)
+        return tables(settings)
+
+    known = Bounds.of(problem(), CLUSTER, STACK, counted, 2.0)
+    rows = [layout(4, context_parallel=2, micro_batch=size) for size in (2, 1)]
+    view = known.look_at(Layouts.of(rows))
+    assert asked == []
+    kept, _ = propose(view)
+    assert [one.micro_batch for one in asked] == [1]
+    assert np.all(kept.step.lower_s > 0)
+    assert len(asked) == 1
+
+
 def test_causes_of_being_beaten() -> None:
     """What cannot take 20 ms is told by the first cause that says so.
 
