@@ -42,6 +42,8 @@ SETTING_UP = [
 TWICE = """
 import sys, time
 from apss_jax import search_plans
+from apss_jax.cost.compilation import keep_compiled_programs
+keep_compiled_programs()
 ask = lambda: search_plans(sys.argv[1], sys.argv[2], global_batch=int(sys.argv[3]))
 ask()
 start = time.process_time(), time.perf_counter()
@@ -51,26 +53,29 @@ print(time.process_time() - start[0], time.perf_counter() - start[1])
 Spent = tuple[float, float]  # CPU and wall time in seconds
 
 
-def process_s(arguments: list[str], cache: str) -> Spent:
-    """Returns what a whole process takes whose caches are in a folder."""
-    homes = {
+def homes(cache: str) -> dict[str, str]:
+    """Returns an environment whose cache folders are in a folder."""
+    own = {
         "XDG_CACHE_HOME": cache,
         "NUMBA_CACHE_DIR": os.path.join(cache, "numba"),
         "NUMBA_OPT": "1",  # as commands set it
     }
+    return os.environ | own
+
+
+def process_s(arguments: list[str], cache: str) -> Spent:
+    """Returns what a whole process takes whose caches are in a folder."""
     before, start_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     # A search in which nothing fits ends with code 3.
-    subprocess.run(
-        [sys.executable, *arguments], env=os.environ | homes, capture_output=True, check=False
-    )
+    subprocess.run([sys.executable, *arguments], env=homes(cache), capture_output=True, check=False)
     wall_s, after = time.perf_counter() - start_s, resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall_s
 
 
-def again_s(model: str, cluster: str, batch: int) -> Spent:
+def again_s(model: str, cluster: str, batch: int, cache: str) -> Spent:
     """Returns what the second search of a process takes."""
     command = [sys.executable, "-c", TWICE, model, cluster, str(batch)]
-    cpu_s, wall_s = subprocess.check_output(command, text=True).split()
+    cpu_s, wall_s = subprocess.check_output(command, text=True, env=homes(cache)).split()
     return float(cpu_s), float(wall_s)
 
 
@@ -86,7 +91,7 @@ def spent(model: str, cluster: str, batch: int, kept: str) -> Iterator[Spent]:
         own = shutil.copytree(kept, os.path.join(folder, "kept"))
         for _ in range(2):
             yield process_s(command, own)
-    yield again_s(model, cluster, batch)
+        yield again_s(model, cluster, batch, own)
 
 
 def main() -> None:
