@@ -79,19 +79,22 @@ def again_s(model: str, cluster: str, batch: int, cache: str) -> Spent:
     return float(cpu_s), float(wall_s)
 
 
-def spent(model: str, cluster: str, batch: int, kept: str) -> Iterator[Spent]:
+def spent(model: str, cluster: str, batch: int, folder: str) -> Iterator[Spent]:
     """Yields what a search takes with nothing compiled, after setting up, once more, and again.
 
-    `kept` is the cache folder that setting up left.
+    The folder's `own` holds the caches, as setting up left them in `kept`; at another path programs
+    are compiled again.
     """
     asked = ["--model", model, "--cluster", cluster, "--global-batch", str(batch), "--json"]
     command = ["-m", "apss_jax.search", *asked]
-    with tempfile.TemporaryDirectory() as folder:
-        yield process_s(command, os.path.join(folder, "empty"))
-        own = shutil.copytree(kept, os.path.join(folder, "kept"))
-        for _ in range(2):
-            yield process_s(command, own)
-        yield again_s(model, cluster, batch, own)
+    with tempfile.TemporaryDirectory() as empty:
+        yield process_s(command, empty)
+    own = os.path.join(folder, "own")
+    shutil.rmtree(own)
+    shutil.copytree(os.path.join(folder, "kept"), own)
+    for _ in range(2):
+        yield process_s(command, own)
+    yield again_s(model, cluster, batch, own)
 
 
 def main() -> None:
@@ -99,9 +102,11 @@ def main() -> None:
     words = sys.argv[1:] or [""]
     heads = "".join(f"{name:>11} CPU  wall" for name in ("cold", "set up", "kept", "again"))
     print(f"{'model':16}{'cluster':24}{'batch':>6}{heads}")
-    with tempfile.TemporaryDirectory() as kept:
+    with tempfile.TemporaryDirectory() as folder:
+        own = os.path.join(folder, "own")
         for arguments in SETTING_UP:
-            process_s(arguments, kept)
+            process_s(arguments, own)
+        shutil.copytree(own, os.path.join(folder, "kept"))
         for problem in PROBLEMS:
             if not any(word in text for word in words for text in problem[:2]):
                 continue
