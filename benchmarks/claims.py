@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from apss_jax.cost.compilation import keep_compiled_programs
@@ -25,6 +24,7 @@ from apss_jax.partitioning.portfolio import arranged, block_orders
 from apss_jax.planning.inputs import Inputs, gather_inputs
 from apss_jax.planning.search import Clock, search_inputs
 from apss_jax.policy.batched import Params, likely_orders, new_order_params
+from apss_jax.policy.decode import NEVER
 from apss_jax.policy.placements import placement_inputs
 from apss_jax.schema.plan import Plan, SearchResult
 from apss_jax.training.evaluation import HELD_OUT_SEED, gap_percent
@@ -121,10 +121,13 @@ def trained(mixes: tuple[Mix, ...], seed: int) -> tuple[Params, float]:
 
 
 def orders_of(params: Params, some: Tested) -> Orders:
-    """Returns the likeliest order of each problem and drawn ones."""
+    """Returns the order of likeliest steps of each problem, then those of a beam."""
     inputs, _ = placement_inputs(some.problems)
-    config, key = OrderTrainingConfig().network, jax.random.key(0)
-    found = np.asarray(likely_orders(config, params, inputs, key, NUM_ORDERS)[0], np.int64)
+    config = OrderTrainingConfig().network
+    greedy, _ = likely_orders(config, params, inputs, 1)
+    beam, likelihood = likely_orders(config, params, inputs, NUM_ORDERS - 1)
+    beam = np.where((likelihood > 0.5 * NEVER)[..., None], beam, greedy)
+    found = np.concatenate([greedy, beam], axis=1).astype(np.int64)
     return [own[:, : each.num_stages] for own, each in zip(found, some.problems, strict=True)]
 
 

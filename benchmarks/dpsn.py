@@ -186,22 +186,23 @@ def joint(stages: tuple[int, int], count: int, goal: str) -> None:
     kept = [(each, found) for each, found in zip(drawn, best, strict=True) if found is not None]
     print(f"== devices and cuts, {stages[0]}-{stages[1]} stages: {len(kept)} problems; goal {goal}")
     problems = [each.instance for each, _ in kept]
-    proposals = proposed(shipped_policy(), problems, samples=16)
+    policy = shipped_policy()
     rng, rows = np.random.default_rng(0), {}
     given = [exact_on(one.instance, one.given_order) for one, _ in kept]
     rows["given order + exact"] = np.array(given)
     for name, take in (("greedy", 1), ("16 orders", 16)):
+        proposals = proposed(policy, problems, samples=take)
         for budget in (1, 40):
             rows[f"network, {name} + its cuts, {budget} steps"] = np.array(
                 [
-                    own_cuts_s(problem, found.orders[:take], found.cuts[:take], budget)
+                    own_cuts_s(problem, found.orders, found.cuts, budget)
                     for problem, found in zip(problems, proposals, strict=True)
                     if found is not None
                 ]
             )
         rows[f"network, {name} + exact cuts, 40 steps"] = np.array(
             [
-                scored_orders(problem, found.orders[:take], 40)[0].min()
+                scored_orders(problem, found.orders, 40)[0].min()
                 for problem, found in zip(problems, proposals, strict=True)
                 if found is not None
             ]
@@ -268,11 +269,10 @@ def speed_of_orders() -> None:
     drawn = draw_placements(256, HELD_OUT_SEED, stages=(12, 16))
     problems = [each.instance for each in drawn]
     inputs, _ = placement_inputs(problems)
-    key = jax.random.key(0)
     for samples in (1, 16):
 
         def propose(samples: int = samples) -> object:
-            found, _ = likely_orders(policy.order_config, policy.order_params, inputs, key, samples)
+            found, _ = likely_orders(policy.order_config, policy.order_params, inputs, samples)
             return found.block_until_ready()
 
         spent_s = cpu_s(propose)

@@ -6,8 +6,10 @@ the exact closed-form solution on 128 held-out problems (below zero: better than
 
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 
 from apss_jax.policy.weights import checkpoint_folder
 
@@ -15,23 +17,34 @@ TARGET = Path(__file__).parents[1] / "docs" / "dpsn-training.svg"
 FAMILIES = ("original", "closed", "simulated", "interleaved")
 
 
-def read_metrics() -> list[dict[str, float]]:
+Metrics = list[dict[str, Any]]
+
+
+def read_metrics() -> Metrics:
     """Returns the figures of every step that was kept."""
     lines = (checkpoint_folder() / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
-def main() -> None:
-    """Writes the picture and prints where it is."""
-    metrics = [row for row in read_metrics() if not str(row["objective"]).startswith("orders")]
-    figure, (losses, gaps) = plt.subplots(1, 2, figsize=(10, 3.6))
-    for objective in ("imitation", "contrastive"):
-        rows = [row for row in metrics if row["objective"] == objective]
+def draw_losses(axes: Axes, metrics: Metrics, prefix: str = "") -> None:
+    """Draws the loss of each objective of a head, averaged over 100 steps."""
+    for objective in ("imitation", "contrastive", "info_nce"):
+        rows = [row for row in metrics if row["objective"] == prefix + objective]
         steps, values = [row["step"] for row in rows], [row["loss"] for row in rows]
         means = [sum(values[max(0, i - 9) : i + 1]) / min(i + 1, 10) for i in range(len(values))]
-        losses.plot(steps, means, label=objective)
-    losses.set(xlabel="step", ylabel="loss")
-    losses.legend()
+        if rows:
+            axes.plot(steps, means, label=objective)
+    axes.legend()
+
+
+def main() -> None:
+    """Writes the picture and prints where it is."""
+    metrics = read_metrics()
+    figure, (losses, gaps, orders) = plt.subplots(1, 3, figsize=(13, 3.6))
+    draw_losses(losses, metrics)
+    losses.set(xlabel="step", ylabel="loss of the cuts")
+    draw_losses(orders, metrics, "orders_")
+    orders.set(xlabel="step", ylabel="loss of the orders of devices")
     for family in FAMILIES:
         key = f"{family}_greedy_percent"
         rows = [row for row in metrics if key in row]

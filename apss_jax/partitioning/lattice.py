@@ -58,8 +58,10 @@ def lattice_front(instance: JointInstance, *, passes: int = ALL_PASSES) -> list[
         np.zeros(4, np.int64),
     )
     found[3][3] = passes
-    joint, grid, num_boxes = _joint(instance), _grid(instance), _NUM_BOXES
-    while np.isnan(lattice_kernels.solve(joint, grid, _room(instance, offsets, num_boxes), *found)):
+    joint, grid, num_boxes = joint_tables(instance), lattice_grid(instance), _NUM_BOXES
+    while np.isnan(
+        lattice_kernels.solve(joint, grid, lattice_room(instance, offsets, num_boxes), *found)
+    ):
         num_boxes *= 2
     orders, ends, scores_s, counts = found
     rows = np.argsort(scores_s[: counts[2]], kind="stable")
@@ -81,13 +83,14 @@ def _usable(instance: JointInstance) -> Int64[np.ndarray, "device_types"]:
     return np.minimum(instance.counts, instance.num_stages)
 
 
-def _joint(instance: JointInstance) -> tuple[Any, ...]:
+def joint_tables(instance: JointInstance) -> tuple[Any, ...]:
+    """Returns times, messages, what is held and what may be, in the order of `JOINT`."""
     times = instance.sums[0] + instance.sums[1]
     costs = np.stack([times, (instance.num_micro_batches - 1) * times, instance.sums[2]])
     return costs, 2.0 * instance.sent, instance.held, instance.allowed_bytes
 
 
-def _grid(instance: JointInstance) -> tuple[Any, ...]:
+def lattice_grid(instance: JointInstance) -> tuple[Any, ...]:
     """Returns the lattice: a node's number has the stages of each type as its digits."""
     counts = _usable(instance)
     strides = np.concatenate([[1], np.cumprod(counts + 1)[:-1]]).astype(np.int64)
@@ -97,7 +100,7 @@ def _grid(instance: JointInstance) -> tuple[Any, ...]:
     return counts, instance.node_stages, strides, levels, sizes
 
 
-def _room(instance: JointInstance, offsets: int, num_boxes: int) -> tuple[Any, ...]:
+def lattice_room(instance: JointInstance, offsets: int, num_boxes: int) -> tuple[Any, ...]:
     """Returns the arrays that the kernel works in, in the order of its `ROOM`."""
     from apss_jax.partitioning.kernels import BOX_COLUMNS
 

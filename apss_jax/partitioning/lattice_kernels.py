@@ -35,8 +35,8 @@ STAGES, MICRO_BATCHES = range(2)
 _COST = 0
 # Rows of the marks, [rows, offsets]: the type before that start, and the queue of starts.
 _TYPE, _QUEUE = range(2)
-# Rows of where nodes can end, [rows, nodes].
-_FIRST, _LAST = range(2)
+# Rows of where the stages of nodes can end, [rows, nodes].
+FIRST, LAST = range(2)
 
 _tuple: Any = types.Tuple
 # Costs, both messages by link and cut, what is held, what each type may hold.
@@ -54,7 +54,7 @@ ROOM = _tuple(
 
 
 @inner
-def _fits(joint: Any, kind: int, kept: int, start: int, end: int, limits: Any) -> bool:
+def keeps_within(joint: Any, kind: int, kept: int, start: int, end: int, limits: Any) -> bool:
     """Tells whether a stage of a type keeps within the limits and its memory."""
     costs, _, held, allowed = joint
     used = held[_STATES, end] - held[_STATES, start]
@@ -65,7 +65,7 @@ def _fits(joint: Any, kind: int, kept: int, start: int, end: int, limits: Any) -
 
 
 @inner
-def _kept(grid: Any, stage: int) -> int:
+def num_in_flight(grid: Any, stage: int) -> int:
     """Returns the micro-batches that a stage keeps in flight."""
     sizes = grid[4]
     return min(sizes[STAGES] - stage, sizes[MICRO_BATCHES])
@@ -77,7 +77,7 @@ def _reach(joint: Any, kind: int, kept: int, start: int, stop: int, limits: Any)
     low, high = start, stop
     while low < high:
         middle = (low + high + 1) // 2
-        if _fits(joint, kind, kept, start, middle, limits):
+        if keeps_within(joint, kind, kept, start, middle, limits):
             low = middle
         else:
             high = middle - 1
@@ -90,7 +90,7 @@ def _retreat(joint: Any, kind: int, kept: int, end: int, stop: int, limits: Any)
     low, high = stop, end
     while low < high:
         middle = (low + high) // 2
-        if _fits(joint, kind, kept, middle, end, limits):
+        if keeps_within(joint, kind, kept, middle, end, limits):
             high = middle
         else:
             low = middle + 1
@@ -98,64 +98,69 @@ def _retreat(joint: Any, kind: int, kept: int, end: int, stop: int, limits: Any)
 
 
 @inner
-def _used(grid: Any, node: int, kind: int) -> int:
+def used_of(grid: Any, node: int, kind: int) -> int:
     """Returns the stages of a type at a node: a digit of its number."""
     return node // grid[2][kind] % (grid[0][kind] + 1)
+
+
+@inner
+def link_of(grid: Any, last: int, kind: int, used: int) -> int:
+    """Returns the row of the messages from a type to the next stage's, the `used`-th of its own."""
+    num_types = grid[1].size
+    is_inside = last == kind and used % grid[1][kind] > 0
+    return num_types * num_types + kind if is_inside else last * num_types + kind
 
 
 @inner
 def _fill_forwards(joint: Any, grid: Any, limits: Any, ends: Any) -> None:
     counts, _, strides, levels, sizes = grid
     layers = joint[2].shape[1] - 1
-    ends[_LAST, 0] = 0
+    ends[LAST, 0] = 0
     for node in range(1, levels.size):
         level = levels[node]
-        ends[_LAST, node] = -1
+        ends[LAST, node] = -1
         for kind in range(counts.size):
-            if _used(grid, node, kind) == 0 or level > sizes[STAGES]:
+            if used_of(grid, node, kind) == 0 or level > sizes[STAGES]:
                 continue
-            start = ends[_LAST, node - strides[kind]]
+            start = ends[LAST, node - strides[kind]]
             if start >= level - 1:
-                most, kept = layers - sizes[STAGES] + level, _kept(grid, level - 1)
+                most, kept = layers - sizes[STAGES] + level, num_in_flight(grid, level - 1)
                 end = _reach(joint, kind, kept, start, most, limits)
                 if end >= level:
-                    ends[_LAST, node] = max(ends[_LAST, node], end)
+                    ends[LAST, node] = max(ends[LAST, node], end)
 
 
 @inner
-def _fill(joint: Any, grid: Any, limits: Any, ends: Any) -> bool:
+def fill(joint: Any, grid: Any, limits: Any, ends: Any) -> bool:
     """Finds where each node can end, forwards and backwards; False proves that nothing fits."""
     counts, _, strides, levels, sizes = grid
     layers = joint[2].shape[1] - 1
     _fill_forwards(joint, grid, limits, ends)
     for node in range(levels.size - 1, -1, -1):
         level = levels[node]
-        ends[_FIRST, node] = layers if level == sizes[STAGES] else layers + 1
+        ends[FIRST, node] = layers if level == sizes[STAGES] else layers + 1
         for kind in range(counts.size):
-            if _used(grid, node, kind) == counts[kind] or level >= sizes[STAGES]:
+            if used_of(grid, node, kind) == counts[kind] or level >= sizes[STAGES]:
                 continue
-            end = ends[_FIRST, node + strides[kind]]
-            if end <= ends[_LAST, node + strides[kind]]:
-                start = _retreat(joint, kind, _kept(grid, level), end, level, limits)
+            end = ends[FIRST, node + strides[kind]]
+            if end <= ends[LAST, node + strides[kind]]:
+                start = _retreat(joint, kind, num_in_flight(grid, level), end, level, limits)
                 if start < end:
-                    ends[_FIRST, node] = min(ends[_FIRST, node], start)
-    return ends[_FIRST, 0] == 0
+                    ends[FIRST, node] = min(ends[FIRST, node], start)
+    return ends[FIRST, 0] == 0
 
 
 @inner
 def _lines_up(joint: Any, grid: Any, room: Any, node: int, kind: int) -> None:
     """Writes what it costs to start a stage of a type after the stages of a node, where it can."""
-    node_stages = grid[1]
     ends, costs_s, _, _, line, marks, _, _ = room
-    used, num_types = _used(grid, node, kind), node_stages.size
-    for start in range(ends[_FIRST, node], ends[_LAST, node] + 1):
+    used, num_types = used_of(grid, node, kind), grid[1].size
+    for start in range(ends[FIRST, node], ends[LAST, node] + 1):
         line[_COST, start] = 0.0 if node == 0 else inf
         for last in range(num_types):
-            if node == 0 or _used(grid, node, last) == 0:
+            if node == 0 or used_of(grid, node, last) == 0:
                 continue
-            link = last * num_types + kind
-            if last == kind and used % node_stages[kind] > 0:
-                link = num_types * num_types + kind
+            link = link_of(grid, last, kind, used)
             cost_s = costs_s[node, last, start] + joint[1][link, start]
             if cost_s < line[_COST, start]:
                 line[_COST, start] = cost_s
@@ -169,16 +174,16 @@ def _add_stage(joint: Any, grid: Any, room: Any, node: int, kind: int) -> None:
     ends, costs_s, starts, befores, line, marks, _, limits = room
     before = node - grid[2][kind]
     _lines_up(joint, grid, room, before, kind)
-    kept = _kept(grid, grid[3][before])
-    head, tail, pushed = 0, 0, ends[_FIRST, before]
-    for end in range(ends[_FIRST, node], ends[_LAST, node] + 1):
-        while pushed < end and pushed <= ends[_LAST, before]:
+    kept = num_in_flight(grid, grid[3][before])
+    head, tail, pushed = 0, 0, ends[FIRST, before]
+    for end in range(ends[FIRST, node], ends[LAST, node] + 1):
+        while pushed < end and pushed <= ends[LAST, before]:
             while tail > head and line[_COST, marks[_QUEUE, tail - 1]] >= line[_COST, pushed]:
                 tail -= 1
             marks[_QUEUE, tail] = pushed
             tail += 1
             pushed += 1
-        while head < tail and not _fits(joint, kind, kept, marks[_QUEUE, head], end, limits):
+        while head < tail and not keeps_within(joint, kind, kept, marks[_QUEUE, head], end, limits):
             head += 1
         costs_s[node, kind, end] = inf
         if head < tail:
@@ -189,16 +194,16 @@ def _add_stage(joint: Any, grid: Any, room: Any, node: int, kind: int) -> None:
 
 
 @inner
-def _run_pass(joint: Any, grid: Any, room: Any, found: Any) -> float:
+def run_pass(joint: Any, grid: Any, room: Any, found: Any) -> float:
     """Returns the least sum within the limits, or inf, and the node and type where it ends."""
     levels, sizes = grid[3], grid[4]
     ends, costs_s = room[0], room[1]
     layers, best_s = joint[2].shape[1] - 1, inf
     for node in range(1, levels.size):
-        if levels[node] > sizes[STAGES] or ends[_FIRST, node] > ends[_LAST, node]:
+        if levels[node] > sizes[STAGES] or ends[FIRST, node] > ends[LAST, node]:
             continue
         for kind in range(joint[3].size):
-            if _used(grid, node, kind) == 0:
+            if used_of(grid, node, kind) == 0:
                 continue
             _add_stage(joint, grid, room, node, kind)
             if levels[node] == sizes[STAGES] and costs_s[node, kind, layers] < best_s:
@@ -239,7 +244,7 @@ def _open_boxes(joint: Any, grid: Any, room: Any) -> int:
             if high_s - low_s <= THRESHOLD_FRACTION * high_s:
                 break
             limits[load] = 0.5 * (low_s + high_s)
-            if _fill(joint, grid, limits, room[0]):
+            if fill(joint, grid, limits, room[0]):
                 high_s = limits[load]
             else:
                 low_s = limits[load]
@@ -267,9 +272,9 @@ def solve(
     found[2] = 0
     while count > 0 and found[3] > 0 and take_best(boxes, count, best_s, limits):
         count -= 1
-        if not _fill(joint, grid, limits, room[0]):
+        if not fill(joint, grid, limits, room[0]):
             continue
-        pass_s = _run_pass(joint, grid, room, found)
+        pass_s = run_pass(joint, grid, room, found)
         found[3] -= 1
         if pass_s == inf:
             continue

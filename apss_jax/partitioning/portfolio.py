@@ -44,7 +44,7 @@ def arranged(
 ) -> Arrangement | None:
     """Returns the order and cuts with the least simulated step found; None if nothing fits.
 
-    `proposals` are orders to begin with, beside those of the closed form and with types together.
+    `proposals` are orders to begin with, the most promising first, in place of the closed form's.
 
     `budget` is the number of steps that may be simulated, exact cuts of an order counted as four;
     the result depends on nothing else but the seed. Where orders are few, all are looked at.
@@ -52,11 +52,8 @@ def arranged(
     """
     if budget < 1:
         raise ValueError(f"budget is {budget}; it must be positive")
-    orders, offsets = _first_orders(instance, budget)
-    if proposals is not None and not _is_enumerated(instance, budget):
-        orders = np.concatenate([np.unique(proposals, axis=0), orders])
-        offsets = np.pad(offsets, ((len(orders) - len(offsets), 0), (0, 0)))
-    num_long = _NUM_LONG_ENUMERATED if _is_enumerated(instance, budget) else _NUM_LONG
+    orders, offsets = _first_orders(instance, budget, proposals)
+    num_long = _NUM_LONG_ENUMERATED if is_enumerated(instance, budget) else _NUM_LONG
     long = min(_LONG_EVALUATIONS * instance.num_stages, max(budget // (2 * num_long), 1))
     plan = np.array([_BRIEF_EVALUATIONS, long, num_long, budget], np.int64)
     return _arranged(instance, orders, offsets, plan, seed)
@@ -100,15 +97,20 @@ def _arranged(
     return Arrangement(own[0][-1], own[1][-1, 1:-1] - 1, float(step_s))
 
 
-def _first_orders(instance: JointInstance, budget: int) -> tuple[Orders, Any]:
+def _first_orders(
+    instance: JointInstance, budget: int, proposals: Int64[np.ndarray, "samples stages"] | None
+) -> tuple[Orders, Any]:
     """Returns orders to begin with, and their offsets; 0 where those are still to be found."""
-    if _is_enumerated(instance, budget):
-        orders = _all_orders(tuple(instance.counts.tolist()), instance.num_stages)
-        return orders.copy(), np.zeros((len(orders), instance.num_stages + 1), np.int64)
     blocks = block_orders(instance)
-    offsets = np.zeros((len(blocks), instance.num_stages + 1), np.int64)
-    if not is_lattice_small(instance):
-        return blocks, offsets
+    if is_enumerated(instance, budget):
+        orders = _all_orders(tuple(instance.counts.tolist()), instance.num_stages).copy()
+    elif proposals is not None:
+        orders = np.concatenate([proposals, blocks])
+    else:
+        orders = blocks
+    offsets = np.zeros((len(orders), instance.num_stages + 1), np.int64)
+    if orders is not blocks or not is_lattice_small(instance):
+        return orders, offsets
     passes = _CELLS_PER_EVALUATION * budget // lattice_cells(instance)
     front = lattice_front(instance, passes=max(passes, 1))
     found = [np.concatenate([[0], one.cuts + 1, [instance.num_layers]]) for one in front]
@@ -127,7 +129,8 @@ def block_orders(instance: JointInstance) -> Orders:
     return np.array(list(found.values()), np.int64)
 
 
-def _is_enumerated(instance: JointInstance, budget: int) -> bool:
+def is_enumerated(instance: JointInstance, budget: int) -> bool:
+    """Tells whether a search of a budget looks at all orders."""
     count = num_orders(instance)
     return count <= min(MAX_ENUMERATED, _ENUMERATED_SHARE * budget / _BRIEF_EVALUATIONS)
 

@@ -1,4 +1,4 @@
-"""Cuts that the partitioning network proposes for layouts, then searched on by the schedule."""
+"""Cuts and devices that the network proposes for layouts, then searched on by the schedule."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Int, Int64
 
+from apss_jax.partitioning.joint import JointInstance
+from apss_jax.partitioning.lattice import Arrangement
 from apss_jax.partitioning.pipeline import PipelineInstance, offsets_of
+from apss_jax.partitioning.portfolio import arranged, is_enumerated
 from apss_jax.partitioning.refinement import improved
 from apss_jax.policy.chains import SIZES, Size, chains_of, size_for
+from apss_jax.policy.placements import has_size
 
 SAMPLES: Final = 16
-"""Partitions that the network proposes for a layout, the likeliest first."""
+"""Partitions, and orders of devices, that the network proposes for a layout."""
 
 SEARCH_BUDGET: Final = 60
 """Simulated steps of the search from the best of them."""
@@ -61,6 +65,34 @@ def _ends(
     policy = shipped_policy()
     ends = decoded(policy.config, policy.params, chains, samples=SAMPLES, seed=0)
     return ends, is_feasible
+
+
+def proposed_arrangements(
+    instances: Sequence[JointInstance], budget: int
+) -> list[Arrangement | None]:
+    """Returns for each problem what a search finds that begins with the network's orders.
+
+    None where no order fits the memory, where orders are so few that a search of the budget looks
+    at all of them, and where the problem is larger than the network takes.
+    """
+    found: list[Arrangement | None] = [None] * len(instances)
+    rows = [
+        row
+        for row, instance in enumerate(instances)
+        if has_size(instance) and not is_enumerated(instance, budget)
+    ]
+    if not rows:
+        return found
+    from apss_jax.policy.joint import proposed_orders
+    from apss_jax.policy.weights import shipped_policy
+
+    some = [instances[row] for row in rows]
+    for row, own in zip(
+        rows, proposed_orders(shipped_policy(), some, samples=SAMPLES), strict=True
+    ):
+        if own is not None:
+            found[row] = arranged(instances[row], budget=budget, proposals=own[0])
+    return found
 
 
 def _searched(pipeline: PipelineInstance, cuts: Int64[np.ndarray, "samples cuts"]) -> Cuts:

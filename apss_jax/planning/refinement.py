@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from apss_jax.partitioning.joint import JointInstance
+from apss_jax.partitioning.lattice import Arrangement
 from apss_jax.partitioning.portfolio import arranged
 from apss_jax.partitioning.refinement import refined_cuts
 from apss_jax.planning.choice import Choice
@@ -42,6 +44,14 @@ class Shown:
 
     choices: list[Choice]
     costs: Costs
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A layout whose devices are still open."""
+
+    joint: JointInstance
+    blocks: Blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,16 +140,15 @@ class Finder:
         if choice.num_pieces == 1:
             return []
         found = [Other(self._cutter.evened(choice, self._tables), 0.0)]
-        layout = choice.layout
         if self._is_uneven(choice):
             found.append(Other(self._recut(choice), GAIN_FRACTION))
-        if self._is_mixed and layout.schedule == "1f1b":
-            moved = self._arranged(choice)
-            found += [] if moved is None else [Other(moved, GAIN_FRACTION)]
+        if (opened := self._opened(choice)) is not None:
+            best = arranged(opened.joint, budget=ORDER_BUDGET)
+            found += self._moved(choice, opened, best)
         return found
 
     def proposed(self, choices: Sequence[Choice]) -> list[list[Other]]:
-        """Returns for each choice the same layout with cuts from the network, if there are any.
+        """Returns for each choice the same layout with cuts or devices from the network, if any.
 
         It is asked where the schedule matters, as the compiled search is.
         """
@@ -147,7 +156,7 @@ class Finder:
         rows = [row for row, choice in enumerate(choices) if self._is_uneven(choice)]
         if not rows:
             return found
-        from apss_jax.planning.proposals import proposed_cuts
+        from apss_jax.planning.proposals import proposed_arrangements, proposed_cuts
 
         tables = {row: self._tables.by_setting[choices[row].layout.setting] for row in rows}
         pipelines = [
@@ -157,7 +166,11 @@ class Finder:
         for row, cuts in zip(rows, proposed_cuts(pipelines, known), strict=True):
             if cuts is not None:
                 recut = replace(choices[row], offsets=offsets_of(cuts, tables[row]))
-                found[row] = [Other(recut, GAIN_FRACTION)]
+                found[row].append(Other(recut, GAIN_FRACTION))
+        opened = {row: own for row in rows if (own := self._opened(choices[row])) is not None}
+        arrangements = proposed_arrangements([own.joint for own in opened.values()], ORDER_BUDGET)
+        for (row, own), best in zip(opened.items(), arrangements, strict=True):
+            found[row] += self._moved(choices[row], own, best)
         return found
 
     def _is_uneven(self, choice: Choice) -> bool:
@@ -175,22 +188,29 @@ class Finder:
         cuts = refined_cuts(pipeline, own[None], budget=budget).cuts[0]
         return replace(choice, offsets=offsets_of(cuts, table))
 
-    def _arranged(self, choice: Choice) -> Choice | None:
-        """Returns the layout on the best order of devices found; None if there is none to find."""
+    def _opened(self, choice: Choice) -> Opened | None:
+        """Returns the layout with its devices open; None where there is no order to choose."""
         topology, layout = self._inputs.topology, choice.layout
+        if not self._is_mixed or layout.schedule != "1f1b":
+            return None
         blocks = Blocks.of(topology, layout)
         stages = layout.pipeline_parallel
         is_open = 1 < len(blocks.of_type) <= MAX_TYPES and stages <= MAX_ARRANGED_STAGES
         if not is_open or blocks.num_stages < stages:
             return None
         table = self._tables.by_setting[layout.setting]
-        joint = joint_of(self._cutter, topology, _candidate(choice), table, blocks)
-        found = arranged(joint, budget=ORDER_BUDGET)
-        if found is None:
-            return None
-        devices = blocks.placed(found.order)
-        placement = place(topology, devices, layout.expert_parallel)
-        return replace(choice, placement=placement, offsets=offsets_of(found.cuts, table))
+        return Opened(joint_of(self._cutter, topology, _candidate(choice), table, blocks), blocks)
+
+    def _moved(self, choice: Choice, opened: Opened, best: Arrangement | None) -> list[Other]:
+        """Returns the layout on the devices and with the cuts that were found, if any were."""
+        if best is None:
+            return []
+        layout = choice.layout
+        table = self._tables.by_setting[layout.setting]
+        devices = opened.blocks.placed(best.order)
+        placement = place(self._inputs.topology, devices, layout.expert_parallel)
+        moved = replace(choice, placement=placement, offsets=offsets_of(best.cuts, table))
+        return [Other(moved, GAIN_FRACTION)]
 
 
 def _candidate(choice: Choice) -> Candidate:

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from apss_jax.cost.batched import QUICKLY
+from apss_jax.policy.beam import best_orders
 from apss_jax.policy.chains import Chain
 from apss_jax.policy.decode import (
     Ways,
@@ -23,7 +24,7 @@ from apss_jax.policy.decode import (
     ways_of,
 )
 from apss_jax.policy.network import NetworkConfig, new_network
-from apss_jax.policy.orders import OrderConfig, OrderNetwork, follow
+from apss_jax.policy.orders import OrderConfig, OrderNetwork, likelihood
 from apss_jax.policy.placements import PlacementInput
 
 Params = Any
@@ -139,25 +140,31 @@ def order_log_likelihood(
 ) -> Float[jax.Array, "samples"]:
     """Returns how likely orders of one problem are; far below -1e8 where one is not allowed."""
     network = nnx.merge(_order_structure(config), nnx.State(params))
-    return jax.vmap(lambda order: follow(network, problem, order=order)[1])(orders)
+    return jax.vmap(lambda order: likelihood(network, problem, order))(orders)
 
 
-@partial(jax.jit, static_argnums=(0, 4), compiler_options=QUICKLY)
+@partial(jax.jit, static_argnums=(0, 3), compiler_options=QUICKLY)
 def likely_orders(
-    config: OrderConfig, params: Params, inputs: PlacementInput, key: jax.Array, count: int
+    config: OrderConfig,
+    params: Params,
+    inputs: PlacementInput,
+    count: int,
+    key: jax.Array | None = None,
 ) -> tuple[Int[jax.Array, "batch samples stages"], Float[jax.Array, "batch samples"]]:
-    """Returns the order of likeliest steps of each problem and `count - 1` that are drawn.
+    """Returns `count` different orders of each problem, and their log-likelihoods.
 
-    With the log-likelihood of each.
+    Without a key those that a beam finds the likeliest; with one, drawn without replacement. Those
+    far below -1e8 are none: there are no more.
     """
     network = nnx.merge(_order_structure(config), nnx.State(params))
+    if key is None:
+        return jax.vmap(lambda problem: best_orders(network, problem, count))(inputs)
 
-    def one(problem: PlacementInput, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        shape = (count, problem.furthest.shape[0], problem.counts.shape[0])
-        noise = jax.random.gumbel(key, shape).at[0].set(0.0)
-        return jax.vmap(lambda noise: follow(network, problem, noise=noise))(noise)
+    def drawn(problem: PlacementInput, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        shape = (problem.furthest.shape[0], count, problem.counts.shape[0])
+        return best_orders(network, problem, count, jax.random.gumbel(key, shape))
 
-    return jax.vmap(one)(inputs, jax.random.split(key, len(inputs.num_stages)))
+    return jax.vmap(drawn)(inputs, jax.random.split(key, len(inputs.num_stages)))
 
 
 def decoded(

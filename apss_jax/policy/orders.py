@@ -17,9 +17,9 @@ from jax import lax
 from jaxtyping import Float, Int
 
 from apss_jax.policy.decode import NEVER
-from apss_jax.policy.placements import TYPE_FEATURES, TYPES, PlacementInput
+from apss_jax.policy.placements import LONGEST_DETOUR, TYPE_FEATURES, TYPES, PlacementInput
 
-_STEP_FEATURES: Final = 11
+_STEP_FEATURES: Final = 14
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class OrderNetwork(nnx.Module):
         self.middle = nnx.Linear(config.hidden, config.hidden, rngs=rngs)
         self.score = nnx.Linear(config.hidden, 1, rngs=rngs)
 
-    def encoded(self, problem: PlacementInput) -> Float[jax.Array, "device_types features"]:
+    def encoded(self, problem: PlacementInput) -> Encoded:
         """Returns what the types learned of each other."""
         types = self.entered(jax.nn.relu(self.enter(problem.types)))
         weights = problem.counts / problem.counts.sum()
@@ -59,20 +59,30 @@ class OrderNetwork(nnx.Module):
             pairs = jnp.concatenate([here, there, problem.links[..., None]], axis=-1)
             heard = jnp.einsum("j,ijf->if", weights, jax.nn.relu(send(pairs)))
             types = types + join(heard)
-        return types
+        together = self.last(types)[:, None] + self.both(types[:, None] * types[None])
+        return Encoded(own=self.own(types), left=self.left(types), after=together)
 
     def logits(
-        self, problem: PlacementInput, types: jax.Array, state: OrderState, stage: jax.Array
+        self, problem: PlacementInput, types: Encoded, state: OrderState, stage: jax.Array
     ) -> Float[jax.Array, "device_types"]:
         """Returns the scores of the types for one stage, those that may not follow included."""
         is_last = jax.nn.one_hot(state.last, TYPES)
         left = (problem.counts - state.used).astype(jnp.float32)
-        context = (left / jnp.maximum(left.sum(), 1.0)) @ types
-        last = is_last @ types
-        hidden = self.own(types) + self.left(context)[None] + self.last(last)[None]
-        hidden = hidden + self.both(types * last[None])
+        share = left / jnp.maximum(left.sum(), 1.0)
+        hidden = types.own + (share @ types.left)[None]
+        hidden = hidden + jnp.einsum("l,ltf->tf", is_last, types.after)
         hidden = hidden + self.step(_step_features(problem, state, stage, is_last, left))
         return self.score(jax.nn.relu(self.middle(jax.nn.relu(hidden))))[:, 0]
+
+
+class Encoded(NamedTuple):
+    """What the scores of all stages have in common, so that no stage works it out again."""
+
+    own: Float[jax.Array, "device_types features"]
+    left: Float[jax.Array, "device_types features"]
+    """What each type adds as one of those that are left."""
+    after: Float[jax.Array, "device_types device_types features"]
+    """What the last type adds for each that may follow it."""
 
 
 class OrderState(NamedTuple):
@@ -96,6 +106,8 @@ def _step_features(
 ) -> Float[jax.Array, "device_types features"]:
     stages = problem.num_stages.astype(jnp.float32)
     done = (state.used * problem.share).sum() / stages
+    after = jnp.clip(state.number + problem.strides, 0, problem.detours.shape[0] - 1)
+    detour = problem.detours[after, jnp.arange(TYPES)].astype(jnp.float32)
     is_open = is_last * (state.used % problem.node_stages != 0)
     columns = [
         left / stages,
@@ -109,6 +121,9 @@ def _step_features(
         (stage == 0).astype(jnp.float32),
         (left == 1).astype(jnp.float32),
         is_open.sum(),
+        jnp.log(detour + 1e-3) / 3,
+        4 * detour,
+        (detour >= LONGEST_DETOUR).astype(jnp.float32),
     ]
     return jnp.stack([jnp.broadcast_to(column, (TYPES,)) for column in columns], axis=-1)
 
@@ -129,43 +144,40 @@ def may_follow(
     return (state.used < problem.counts) & (ends >= needed), ends
 
 
-def follow(
-    network: OrderNetwork,
-    problem: PlacementInput,
-    *,
-    noise: Float[jax.Array, "stages device_types"] | None = None,
-    order: Int[jax.Array, "stages"] | None = None,
-) -> tuple[Int[jax.Array, "stages"], Float[jax.Array, ""]]:
-    """Returns an order and its log-likelihood: the likeliest, a drawn one, or the one given.
-
-    Standard Gumbel noise draws; stages beyond the problem's repeat the last type.
-    """
-    stages = problem.furthest.shape[0]
-    types = network.encoded(problem)
-    start = OrderState(
+def first_state() -> OrderState:
+    """Returns the state before the first stage."""
+    return OrderState(
         jnp.zeros(TYPES, jnp.int32), *(jnp.asarray(value, jnp.int32) for value in (-1, 0, 0))
     )
-    noise = jnp.zeros((stages, TYPES)) if noise is None else noise
-    given = jnp.full(stages, -1, jnp.int32) if order is None else order
 
-    def step(
-        state: OrderState, row: tuple[jax.Array, jax.Array, jax.Array]
-    ) -> tuple[OrderState, tuple[jax.Array, jax.Array]]:
-        stage, noise, given = row
+
+def taken_by(
+    problem: PlacementInput, state: OrderState, chosen: jax.Array, ends: jax.Array
+) -> OrderState:
+    """Returns the state after a stage of the type that is chosen."""
+    return OrderState(
+        used=state.used + jax.nn.one_hot(chosen, TYPES, dtype=jnp.int32),
+        last=chosen,
+        end=ends[chosen],
+        number=state.number + problem.strides[chosen],
+    )
+
+
+def likelihood(
+    network: OrderNetwork, problem: PlacementInput, order: Int[jax.Array, "stages"]
+) -> Float[jax.Array, ""]:
+    """Returns the log-likelihood of an order; far below -1e8 if it is not allowed."""
+    types = network.encoded(problem)
+
+    def step(state: OrderState, row: tuple[jax.Array, jax.Array]) -> tuple[OrderState, jax.Array]:
+        stage, chosen = row
         allowed, ends = may_follow(problem, state, stage)
         logits = jnp.where(allowed, network.logits(problem, types, state, stage), NEVER)
-        chosen = jnp.where(given >= 0, given, jnp.argmax(logits + noise)).astype(jnp.int32)
-        likelihood = jax.nn.log_softmax(logits)[chosen]
-        taken = OrderState(
-            used=state.used + jax.nn.one_hot(chosen, TYPES, dtype=jnp.int32),
-            last=chosen,
-            end=ends[chosen],
-            number=state.number + problem.strides[chosen],
-        )
+        own = jax.nn.log_softmax(logits)[chosen]
+        taken = taken_by(problem, state, chosen, ends)
         is_stage = stage < problem.num_stages
         kept = jax.tree.map(lambda new, old: jnp.where(is_stage, new, old), taken, state)
-        return kept, (kept.last, jnp.where(is_stage, likelihood, 0.0))
+        return kept, jnp.where(is_stage, own, 0.0)
 
-    rows = (jnp.arange(stages), noise, given)
-    _, (chosen, likelihood) = lax.scan(step, start, rows)
-    return chosen, likelihood.sum()
+    rows = (jnp.arange(problem.furthest.shape[0]), order.astype(jnp.int32))
+    return lax.scan(step, first_state(), rows)[1].sum()

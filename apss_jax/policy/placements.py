@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32
+from jaxtyping import Bool, Float16, Float32, Float64, Int32
 
+from apss_jax.partitioning.detours import detours
 from apss_jax.partitioning.joint import JointInstance
+from apss_jax.partitioning.lattice import is_lattice_small
 
 TYPES: Final = 4
 """Device types of a problem, at most."""
@@ -16,6 +18,9 @@ SIZES: Final = ((8, 80, 1024), (16, 100, 4096), (32, 160, 16384), (64, 162, 2621
 
 TYPE_FEATURES: Final = 23
 _LARGEST: Final = 8.0
+
+LONGEST_DETOUR: Final = 0.5
+"""What the network sees of longer detours, and of those that nobody looked for."""
 
 
 class PlacementInput(NamedTuple):
@@ -33,16 +38,13 @@ class PlacementInput(NamedTuple):
     furthest: Int32[Any, "*batch stages device_types offsets"]
     first_start: Int32[Any, "*batch _"]
     num_stages: Int32[Any, "*batch"]
+    detours: Float16[Any, "*batch _ device_types"]
+    """How much longer than its optimum the closed form gets: by what is used, and the last type."""
 
 
 def placement_size(instances: Sequence[JointInstance]) -> tuple[int, int, int]:
     """Returns the padded sizes that hold all problems; raises ValueError beyond the largest."""
-    from apss_jax.policy.lattice import num_states, usable_counts
-
-    needed = [
-        (each.num_stages, each.num_layers + 1, num_states(usable_counts(each)))
-        for each in instances
-    ]
+    needed = [_needed(each) for each in instances]
     most = tuple(max(sizes) for sizes in zip(*needed, strict=True))
     most_types = max(each.num_types for each in instances)
     for size in SIZES:
@@ -52,6 +54,19 @@ def placement_size(instances: Sequence[JointInstance]) -> tuple[int, int, int]:
         f"{most_types} device types, {most[0]} stages, {most[1] - 1} layers and {most[2]} states; "
         f"the network takes at most {TYPES} types and {SIZES[-1]}"
     )
+
+
+def has_size(instance: JointInstance) -> bool:
+    """Tells whether the network takes a problem."""
+    is_within = all(a <= b for a, b in zip(_needed(instance), SIZES[-1], strict=True))
+    return instance.num_types <= TYPES and is_within
+
+
+def _needed(instance: JointInstance) -> tuple[int, int, int]:
+    from apss_jax.policy.lattice import num_states, usable_counts
+
+    states = num_states(usable_counts(instance))
+    return instance.num_stages, instance.num_layers + 1, states
 
 
 def placement_inputs(
@@ -72,6 +87,7 @@ def placement_inputs(
         furthest=np.zeros((batch, stages, TYPES, offsets), np.int32),
         first_start=np.full((batch, states), lattice.NOWHERE, np.int32),
         num_stages=np.ones(batch, np.int32),
+        detours=np.full((batch, states, TYPES), LONGEST_DETOUR, np.float16),
     )
     fits = np.zeros(batch, bool)
     for row, instance in enumerate(instances):
@@ -93,6 +109,8 @@ def _write(inputs: PlacementInput, row: int, instance: JointInstance) -> bool:
     inputs.node_stages[row, used] = instance.node_stages
     inputs.strides[row, used] = lattice.strides_of(counts)
     inputs.num_stages[row] = instance.num_stages
+    if fits and is_lattice_small(instance):
+        inputs.detours[row, :states, used] = np.clip(detours(instance), 0.0, LONGEST_DETOUR)
     speed = 1.0 / (instance.type_forward_s + instance.type_backward_s).sum(axis=1)
     mean_speed = (speed * instance.counts).sum() / instance.counts.sum()
     unit_s = 1.0 / (mean_speed * instance.num_stages)

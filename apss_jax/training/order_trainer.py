@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 
 from apss_jax.cost.batched import QUICKLY
 from apss_jax.policy.batched import Params, likely_orders, new_order_params, order_log_likelihood
+from apss_jax.policy.decode import NEVER
 from apss_jax.policy.orders import OrderConfig
-from apss_jax.policy.placements import PlacementInput
+from apss_jax.policy.placements import LONGEST_DETOUR, PlacementInput
 from apss_jax.training.losses import LOSSES, ScoredSet
 from apss_jax.training.order_pool import (
     OrderPool,
@@ -28,8 +29,8 @@ from apss_jax.training.sharding import shared_out
 from apss_jax.training.steps import Report, clipped_adam, moved, planned
 
 ORDER_POOLS: Final = (
-    OrderPoolPlan((((4, 8), 3500), ((9, 16), 3500)), (16, 100, 4096), 32),
-    OrderPoolPlan((((17, 32), 400),), (32, 160, 16384), 16),
+    OrderPoolPlan((((4, 8), 6000), ((9, 16), 8000)), (16, 100, 4096), 32),
+    OrderPoolPlan((((17, 32), 1500),), (32, 160, 16384), 16),
 )
 
 
@@ -37,16 +38,18 @@ ORDER_POOLS: Final = (
 class OrderTrainingConfig:
     """All that decides what the order head becomes."""
 
-    steps: int = 6000
-    objective: str = "contrastive"
-    warm_start: float = 0.6
+    steps: int = 10000
+    objective: str = "info_nce"
+    warm_start: float = 0.75
     learning_rate: float = 2e-3
     samples: int = 12
     network: OrderConfig = field(default_factory=OrderConfig)
     pools: tuple[OrderPoolPlan, ...] = ORDER_POOLS
-    shares: tuple[float, ...] = (0.85, 0.15)
+    shares: tuple[float, ...] = (0.75, 0.25)
     mixes: tuple[Mix, ...] = MIXES
-    softness: tuple[float, float] = (0.03, 0.006)
+    softness: tuple[float, float] = (0.03, 0.004)
+    hide_detours: float = 0.05
+    """How often a problem is shown without detours, as one whose lattice is too large."""
 
 
 @dataclass(eq=False)
@@ -80,6 +83,7 @@ def order_step(config: OrderTrainingConfig, seed: int, state: OrderState) -> Rep
     plan = planned(config, state.step, sizes, rng)
     pool, rows = state.pools[plan.pool], plan.rows
     inputs = pool.input(rows)
+    inputs.detours[rng.random(len(rows)) < config.hide_detours] = LONGEST_DETOUR
     if plan.drawn:
         orders, gaps = _scored_set(config, state.params, pool, rows, inputs, rng)
     else:
@@ -103,15 +107,18 @@ def _scored_set(
 ) -> tuple[Int[np.ndarray, "_ samples stages"], Float[np.ndarray, "_ samples"]]:
     """Returns what the network drew, the elite and orders by type, with their gaps."""
     key = jax.random.key(int(rng.integers(1 << 31)))
-    drawn, _ = likely_orders(config.network, params, shared_out(inputs), key, config.samples)
+    args = (config.network, params, shared_out(inputs), config.samples, key)
+    drawn, likelihood = map(np.asarray, likely_orders(*args))
     stages = pool.elite_orders.shape[1]
     usual = np.stack(
         [padded_orders(list(usual_orders(pool.instances[row], 2, rng)), stages) for row in rows]
     )
     elites = pool.elite_orders[rows][:, None]
-    orders = np.concatenate([np.asarray(drawn), elites, usual], axis=1)
-    costs_s = pool.costs_s(rows, orders)
-    return orders, costs_s / pool.elite_s[rows][:, None] - 1
+    is_order = likelihood > 0.5 * NEVER
+    orders = np.concatenate([np.where(is_order[..., None], drawn, elites), elites, usual], axis=1)
+    gaps = pool.costs_s(rows, orders) / pool.elite_s[rows][:, None] - 1
+    gaps[:, : config.samples][~is_order] = np.inf
+    return orders, gaps
 
 
 def _optimizer(config: OrderTrainingConfig) -> optax.GradientTransformation:

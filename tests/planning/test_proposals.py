@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from apss_jax.partitioning.exact import solve_exact_many
+from apss_jax.partitioning.joint import require_order
 from apss_jax.partitioning.pipeline import PipelineInstance, fits, simulated_step_s
-from apss_jax.planning.proposals import proposed_cuts
+from apss_jax.partitioning.portfolio import arranged
+from apss_jax.planning.proposals import proposed_arrangements, proposed_cuts
 from apss_jax.planning.search import search_plans
 from apss_jax.training.instances import Family, draw
+from apss_jax.training.placements import draw_placements
 
 
 def _pipelines() -> list[tuple[PipelineInstance, np.ndarray]]:
@@ -35,6 +38,32 @@ def test_one_stage_has_nothing_to_propose() -> None:
     """A pipeline of one piece keeps what it has."""
     one = draw(Family(stages=(1, 1)), np.random.default_rng(0))
     assert proposed_cuts([one], [np.zeros(0, np.int64)]) == [None]
+
+
+def test_arrangements_fit_and_are_near_a_long_search() -> None:
+    """Orders exist, cuts fit, the step is as said; a search of few steps ends near one of many."""
+    drawn = [each.instance for each in draw_placements(8, 31, stages=(12, 14))]
+    longer = []
+    for each, best in zip(drawn, proposed_arrangements(drawn, 500), strict=True):
+        if best is None:
+            continue
+        require_order(each, best.order)
+        pipeline = each.ordered(best.order)
+        assert fits(pipeline, best.cuts)
+        assert simulated_step_s(pipeline, best.cuts) == pytest.approx(best.objective_s)
+        long = arranged(each, budget=8000)
+        assert long is not None
+        longer.append(best.objective_s / long.objective_s - 1)
+    assert len(longer) >= 6
+    assert np.mean(longer) < 0.005
+
+
+def test_few_orders_and_large_problems_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is proposed where a search looks at all orders, or the network is too small."""
+    few, many = (next(draw_placements(1, 31, stages=(n, n))).instance for n in (4, 12))
+    assert proposed_arrangements([few], 1000) == [None]
+    monkeypatch.setattr("apss_jax.policy.placements.SIZES", ((2, 100, 4096),))
+    assert proposed_arrangements([many], 1000) == [None]
 
 
 @pytest.mark.slow
