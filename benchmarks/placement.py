@@ -41,7 +41,7 @@ from apss_jax.training.placements import Placement, draw_placements
 
 COUNTS = {(4, 8): 150, (12, 16): 60, (20, 32): 25}
 BUDGETS = (250, 500, 1_000, 4_000, 16_000)
-NETWORK_BUDGETS = (150, 250, 500, 1_000)
+NETWORK_BUDGETS = (100, 250, 500, 1_000)
 GAIN_COUNTS = {(4, 8): 1_000, (12, 32): 300}
 REFERENCE_BUDGET = 60_000
 GAIN_BUDGET = 500  # of the portfolio whose gains are told
