@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -m venv .venv >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' >&2
 	@echo "Compiling what searches need (once)" >&2
-	@NUMBA_OPT=1 $(BIN)/python -c 'import apss_jax.partitioning.portfolio_kernels, apss_jax.policy.reach' >&2
+	@NUMBA_OPT=1 $(BIN)/python -c 'import apss_jax.partitioning.detour_kernels, apss_jax.partitioning.portfolio_kernels, apss_jax.policy.lattice, apss_jax.policy.reach' >&2
 	@$(BIN)/python -m apss_jax.search --json >/dev/null
 	@$(BIN)/python -m apss_jax.search $(LARGE) --json >/dev/null
 	@touch $@

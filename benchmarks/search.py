@@ -31,7 +31,11 @@ PROBLEMS = [
 ]
 # What `make setup` runs.
 SETTING_UP = [
-    ["-c", "import apss_jax.partitioning.portfolio_kernels, apss_jax.policy.reach"],
+    [
+        "-c",
+        "import apss_jax.partitioning.detour_kernels, apss_jax.partitioning.portfolio_kernels, "
+        "apss_jax.policy.lattice, apss_jax.policy.reach",
+    ],
     ["-m", "apss_jax.search"],
     [
         *("-m", "apss_jax.search", "--model", "llama-3.1-405b", "--global-batch", "2048"),
