@@ -117,7 +117,7 @@ def test_a_network_far_below_its_rate() -> None:
         estimate_plan("gpt2", one, Layout(1, 1, 16), global_batch=64, seq_len=1024).plan
         for one in (usual, slow)
     ]
-    assert step_s(times[1]) > 1.1 * step_s(times[0])
+    assert step_s(times[1]) > 1.05 * step_s(times[0])
 
 
 SECONDS_PER_STEP = (129.0, 217.0, 125.0, 225.0)  # of one job on four days
