@@ -92,7 +92,7 @@ def test_metrics_hold_a_line_for_each_step(whole: Path) -> None:
     lines = [json.loads(line) for line in (whole / METRICS_FILE).read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert [line["objective"] for line in lines[3:5]] == ["imitation", "contrastive"]
-    assert lines[-1]["objective"] == "orders_contrastive"
+    assert lines[-1]["objective"] == "orders_info_nce"
 
 
 def test_training_moves_the_weights_and_lowers_the_loss(whole: Path) -> None:
@@ -149,7 +149,7 @@ def test_better_orders_than_the_best_known_are_kept(whole: Path) -> None:
         pool.elite_orders[row] = padded_orders([orders[worst]], pool.elite_orders.shape[1])[0]
         pool.elite_s[row] = costs_s[worst]
     known_s, state.step = pool.elite_s.copy(), ORDERS.steps - 1
-    assert order_step(ORDERS, CONFIG.seed, state)["objective"] == "orders_contrastive"
+    assert order_step(ORDERS, CONFIG.seed, state)["objective"] == "orders_info_nce"
     assert np.all(pool.elite_s <= known_s)
     assert np.sum(pool.elite_s < known_s) >= 2
 
