@@ -18,7 +18,7 @@ SLACK: Final = 1.03
 """How long the slowest stage may be, relative to a plan that has it about as short as any."""
 
 
-def detours(instance: JointInstance) -> Float64[np.ndarray, "nodes device_types"]:
+def detours(instance: JointInstance) -> Float64[np.ndarray, "_ device_types"]:
     """Returns how much longer than the best of all, relatively, plans through each node take.
 
     As `plans_through_s`: zero along the best of them, inf where none goes.
@@ -28,7 +28,7 @@ def detours(instance: JointInstance) -> Float64[np.ndarray, "nodes device_types"
     return through_s / best_s - 1 if best_s < np.inf else through_s
 
 
-def plans_through_s(instance: JointInstance) -> Float64[np.ndarray, "nodes device_types"]:
+def plans_through_s(instance: JointInstance) -> Float64[np.ndarray, "_ device_types"]:
     """Returns the least closed form of the plans through each node of the lattice.
 
     A node says how many stages of each type the pipeline has used up to some stage, in the order of
@@ -49,7 +49,7 @@ def plans_through_s(instance: JointInstance) -> Float64[np.ndarray, "nodes devic
     return through_s
 
 
-def _loads_s(instance: JointInstance, best: Arrangement) -> Float64[np.ndarray, "loads"]:
+def _loads_s(instance: JointInstance, best: Arrangement) -> Float64[np.ndarray, "_"]:
     """Returns the most that a stage of a plan takes in further micro-batches, and in its tail."""
     offsets = np.concatenate([[0], best.cuts + 1, [instance.num_layers]])
     costs = joint_tables(instance)[0][1:]
