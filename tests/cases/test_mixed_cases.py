@@ -114,10 +114,10 @@ def test_a_network_far_below_its_rate() -> None:
     assert any(f"link {name} reaches 3 GB/s" in said for said in warnings_of(slow))
     assert not any(f"link {name} reaches" in said for said in warnings_of(usual))
     times = [
-        estimate_plan("gpt2", one, Layout(1, 1, 16), global_batch=64, seq_len=1024).plan
+        estimate_plan("gpt2", one, Layout(1, 1, 16), global_batch=16, seq_len=1024).plan
         for one in (usual, slow)
     ]
-    assert step_s(times[1]) > 1.05 * step_s(times[0])
+    assert step_s(times[1]) > 1.2 * step_s(times[0])
 
 
 SECONDS_PER_STEP = (129.0, 217.0, 125.0, 225.0)  # of one job on four days

@@ -1,5 +1,6 @@
 """The policy's bounds against the cost model itself."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from apss_jax.datasheet.table import UnitTables
 from apss_jax.legality.facts import facts_of
+from apss_jax.planning.choice import Choice
 from apss_jax.planning.costing import cost_choices
 from apss_jax.planning.cutting import Cutter
 from apss_jax.planning.enumeration import enumerate_layouts
@@ -30,10 +32,24 @@ def _in_groups(layout: Layout) -> Layout:
     )
 
 
+def _tightness(
+    choices: Sequence[Choice], lower_s: np.ndarray, step_time_s: np.ndarray
+) -> np.ndarray:
+    """Returns the bound of each layout over its cost on the best order of devices tried."""
+    least_s: dict[Layout, float] = {}
+    for choice, cost_s in zip(choices, step_time_s.tolist(), strict=True):
+        least_s[choice.layout] = min(cost_s, least_s.get(choice.layout, np.inf))
+    bound_s = {choice.layout: bound for choice, bound in zip(choices, lower_s, strict=True)}
+    return np.array([bound_s[layout] / least for layout, least in least_s.items()])
+
+
 @pytest.mark.parametrize("stack", [None, "internevo"])  # the latter has owners of whole tensors
 @pytest.mark.parametrize("cluster", ["2x4xT4-16GB", "1x4xV100-SXM2-16GB+1x4xT4-16GB"])
 def test_no_cost_is_below_its_bounds(cluster: str, stack: str | None) -> None:
-    """Step time and memory of exact partitions of 100 layouts are never below the bounds."""
+    """Step time and memory of exact partitions of 100 layouts are never below the bounds.
+
+    In the median a bound is most of what its layout takes on the best order of devices.
+    """
     inputs = gather_inputs("gpt2", cluster, global_batch=8, seq_len=1024, stack=stack)
     facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
     listed = enumerate_layouts(facts, PINS)
@@ -53,4 +69,4 @@ def test_no_cost_is_below_its_bounds(cluster: str, stack: str | None) -> None:
     assert np.all(view.step.lower_s <= costs.step_time_s * (1 + ROUNDING))
     assert np.all(view.step.upper_s >= costs.step_time_s * (1 - ROUNDING))
     assert np.all(view.lower_bytes <= needed * (1 + ROUNDING))
-    assert np.median(view.step.lower_s / costs.step_time_s) > 0.45
+    assert np.median(_tightness(choices, view.step.lower_s, costs.step_time_s)) > 0.6
