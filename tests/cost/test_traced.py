@@ -1,5 +1,6 @@
 """Kept programs: what was traced is read back in another process, and damage does no harm."""
 
+import ast
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,3 +119,17 @@ def test_a_library_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     check(kept(Traces())(PAIR))
     assert not list(tmp_path.iterdir())
+
+
+def test_all_that_is_traced_is_in_the_digest() -> None:
+    """What the cost imports of the product lies where sources are read for the digest."""
+    package = Path(traced.__file__).parents[1]
+    imported = {
+        node.module
+        for file in package.glob("cost/*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("apss_jax")
+    }
+    assert "apss_jax.cost.memory" in imported
+    outside = {name for name in imported if not name.startswith("apss_jax.cost.")}
+    assert all((package / f"{name.removeprefix('apss_jax.')}.py").is_file() for name in outside)
