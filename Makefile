@@ -9,7 +9,7 @@ BIN   := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search estimate profile gpu validate fit calibrate train test frameworks check bench clean
+.PHONY: help setup compiled search estimate profile gpu validate fit calibrate train test frameworks check bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,17 +19,20 @@ setup: $(STAMP) ## create .venv with the product and its development tools
 # No constraints file: the newest versions differ between Python 3.11 and 3.12, so exact pins would
 # hold on one of them only. The lower bounds in pyproject.toml are what keeps an old install out.
 # What pip says goes to stderr, so that `make search ARGS=--json` prints only the document.
-# What searches compile is kept: two of them here, a small and a large one, and the kernels that only
-# mixed devices need, so that a first search does not wait for it.
 $(STAMP): pyproject.toml
 	@echo "Setting up .venv (once; it takes about 1.1 GB on disk)" >&2
 	@$(PYTHON) -m venv .venv >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' >&2
 	@echo "Compiling what searches need (once)" >&2
+	@$(MAKE) --no-print-directory compiled
+	@touch $@
+
+# Part of setting up, so that a first search does not wait: a small search, a large one, and the
+# kernels that only mixed devices need.
+compiled:
 	@NUMBA_OPT=1 $(BIN)/python -c 'import apss_jax.partitioning.detour_kernels, apss_jax.partitioning.portfolio_kernels, apss_jax.policy.lattice, apss_jax.policy.reach' >&2
 	@$(BIN)/python -m apss_jax.search --json >/dev/null
 	@$(BIN)/python -m apss_jax.search $(LARGE) --json >/dev/null
-	@touch $@
 
 search: $(STAMP) ## rank plans on shipped defaults, or with ARGS="--model gpt2 --cluster 4x8xH100-SXM5-80GB"
 	@$(BIN)/python -m apss_jax.search $(ARGS)
