@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -49,18 +49,29 @@ def held_out_figures(
     `fits` has, for each quantity, its surface, the rows that were fitted, what was found on all of
     them (where the fits of the folds begin), and the folds of the surface's rows.
     """
-    parts: list[Figures] = []
-    order: list[int] = []
-    for fold in np.unique(folds):
+
+    def predicted(fold: int, members: Sequence[Subject]) -> Figures:
         constants: list[LibraryConstant] = []
         values = []
         for surface, rows, found, own in fits:
-            kept = rows[own[rows] != fold]
             constants += surface.constants
-            values.append(refit(surface, kept, found))
-        members = np.flatnonzero(folds == fold).tolist()
-        chosen = [subjects[i] for i in members]
-        parts.append(predict_subjects(with_values(chosen, constants, np.concatenate(values))))
+            values.append(refit(surface, rows[own[rows] != fold], found))
+        return predict_subjects(with_values(members, constants, np.concatenate(values)))
+
+    return labelled_figures(subjects, folds, predicted)
+
+
+def labelled_figures(
+    subjects: Sequence[Subject],
+    labels: Labels,
+    predicted: Callable[[int, Sequence[Subject]], Figures],
+) -> Figures:
+    """Returns the figures of runs in their order, those of each label predicted together."""
+    parts: list[Figures] = []
+    order: list[int] = []
+    for label in np.unique(labels).tolist():
+        members = np.flatnonzero(labels == label).tolist()
+        parts.append(predicted(label, [subjects[i] for i in members]))
         order += members
     return _in_order(parts, np.array(order, dtype=int))
 

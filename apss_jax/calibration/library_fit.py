@@ -39,12 +39,13 @@ from apss_jax.calibration.library_constants import (
 )
 from apss_jax.calibration.measured import Comparison
 from apss_jax.calibration.pairs import Groups, device_errors
+from apss_jax.calibration.pooled import equal_votes, figures_without_own, pooled
 from apss_jax.calibration.prediction import Figures, predict_runs
-from apss_jax.calibration.subject import SkippedRun, Subject
+from apss_jax.calibration.subject import SkippedRun
 from apss_jax.calibration.widths import Misses, Width, fit_widths
 from apss_jax.importers.clusters import load_stack
 from apss_jax.planning.uncertainty import Reach
-from apss_jax.schema.priors import ALL, Prior, Priors
+from apss_jax.schema.priors import Priors
 from apss_jax.schema.runs import Run
 
 Indices = Int[np.ndarray, " samples"]
@@ -63,6 +64,7 @@ class Fit:
     memory: Fitted
     held_out: Figures
     reaches: tuple[Reach, ...]  # from the runs that a left-out run was predicted with
+    voters: Names | None = None  # whose runs tell of errors together; None: each its own
 
     @property
     def constants(self) -> list[LibraryConstant]:
@@ -74,13 +76,27 @@ class Fit:
         """Returns their values."""
         return np.concatenate([self.step_time.values, self.memory.values])
 
+    def misses(self, rows: Indices) -> Misses:
+        """Returns how far off the step times of some runs were."""
+        measured_s = self.comparison.step_time_s[rows]
+        log_error = np.log(measured_s / self.held_out.step_time_s[rows])
+        votes = None if self.voters is None else labels_of(self.voters[rows].tolist())
+        return Misses.of(log_error, self.weights(rows), [self.reaches[i] for i in rows], votes)
+
+    def weights(self, rows: Indices) -> PerRun:
+        """Returns what some runs' errors count: all voters alike, or sources as their roots."""
+        if self.voters is not None:
+            return equal_votes(self.voters[rows])
+        subjects = self.comparison.subjects
+        return source_weights([subject.run.source_name for subject in subjects])[rows]
+
 
 @dataclass(frozen=True, eq=False)
 class LibraryFit:
     """The constants of every stack, device and link; of the stack for unlisted frameworks apart."""
 
     own: Fit
-    generic: Fit  # every run under the generic stack; left out: the run's whole framework
+    generic: Fit  # every run under the generic stack; left out: the run's own framework
     errors: Errors
     skipped: tuple[SkippedRun, ...]
 
@@ -92,7 +108,7 @@ def fit_library(runs: Sequence[Run], priors: Priors, note: NoteFn) -> LibraryFit
     note("constants of each stack, device and link")
     own = _fit(comparison, priors, experiment_folds(comparison.subjects), note)
     note("constants of the generic stack")
-    generic = _fit_generic(runs, own, priors, note)
+    generic = _pooled_fit(runs, own)
     return LibraryFit(own, generic, _errors(own, generic, priors.groups), predictions.skipped)
 
 
@@ -119,25 +135,20 @@ def _fit(comparison: Comparison, priors: Priors, folds: Labels, note: NoteFn) ->
     return Fit(comparison, found[0], found[1], held_out, reaches)
 
 
-def _fit_generic(runs: Sequence[Run], own: Fit, priors: Priors, note: NoteFn) -> Fit:
-    """Returns the fit of the generic stack to all runs, on devices and links as already fitted."""
-    stack = load_stack(FALLBACK)
-    predictions = predict_runs(runs, stack=stack)
+def _pooled_fit(runs: Sequence[Run], own: Fit) -> Fit:
+    """Returns the generic stack under all runs, on devices and links as already fitted."""
+    predictions = predict_runs(runs, stack=load_stack(FALLBACK))
     subjects = tuple(with_values(predictions.subjects, own.constants, own.values))
-    comparison = Comparison.of(replace(predictions, subjects=subjects))
-    stacks_only = priors.model_copy(
-        update={
-            "step_time": _own_of_stacks(priors.step_time),
-            "memory": _own_of_stacks(priors.memory),
-        }
+    frameworks = [subject.framework.stack for subject in subjects]
+    fits = (own.step_time, own.memory)
+    return Fit(
+        comparison=Comparison.of(replace(predictions, subjects=subjects)),
+        step_time=pooled(own.step_time),
+        memory=pooled(own.memory),
+        held_out=figures_without_own(subjects, frameworks, fits),
+        reaches=left_out_reaches(subjects, labels_of(frameworks), [FALLBACK] * len(subjects)),
+        voters=np.array(frameworks),
     )
-    families = labels_of([subject.framework.stack for subject in subjects])
-    return _fit(comparison, stacks_only, families, note)
-
-
-def _own_of_stacks(priors: Sequence[Prior]) -> tuple[Prior, ...]:
-    """Returns the constants in which stacks differ."""
-    return tuple(p for p in priors if p.of == "stack" and p.group != ALL)
 
 
 def _errors(own: Fit, generic: Fit, groups: Groups) -> Errors:
@@ -160,18 +171,17 @@ def _time_errors(fitted: Fit, names: Names, groups: Groups) -> Errors:
 
     Runs of layers that were measured one by one tell of those alone.
     """
-    comparison, left_out = fitted.comparison, fitted.held_out
-    log_error = np.log(comparison.step_time_s / left_out.step_time_s)
-    misses = Misses.of(log_error, _weights(comparison.subjects), fitted.reaches)
-    is_measured = left_out.measured_fraction > 0.5
-    analytic = comparison.is_timed & ~is_measured
-    widths = fit_widths(misses.chosen(analytic), names[analytic].tolist())
+    comparison = fitted.comparison
+    is_measured = fitted.held_out.measured_fraction > 0.5
+    analytic = np.flatnonzero(comparison.is_timed & ~is_measured)
+    misses = fitted.misses(analytic)
+    widths = fit_widths(misses, names[analytic].tolist())
     errors: Errors = {name: _fractions(width) for name, width in widths.items()}
     for name, width in widths.items():
-        rows = analytic & (names == name)
-        subjects = [comparison.subjects[i] for i in np.flatnonzero(rows)]
+        rows = names[analytic] == name
+        subjects = [comparison.subjects[i] for i in analytic[rows]]
         errors[name]["device_errors"] = device_errors(subjects, misses.chosen(rows), width, groups)
-        own = misses.chosen(comparison.is_timed & is_measured & (names == name))
+        own = fitted.misses(np.flatnonzero(comparison.is_timed & is_measured & (names == name)))
         if len(own.weight) >= FEW_ROWS:
             errors[name]["measured_error_fraction"] = interval_error(own.log_error, own.weight)
     return errors
@@ -197,7 +207,7 @@ def _memory_error(found: Fit, rows: Indices) -> float:
     if len(measured) < FEW_ROWS:
         measured = np.flatnonzero(np.isfinite(comparison.memory_bytes))
     ratio = comparison.memory_bytes[measured] / found.held_out.memory_bytes[measured]
-    return normal_error(np.log(ratio), _weights(comparison.subjects)[measured])
+    return normal_error(np.log(ratio), found.weights(measured))
 
 
 def _outcome_error(found: Fit, rows: Indices) -> float:
@@ -205,7 +215,3 @@ def _outcome_error(found: Fit, rows: Indices) -> float:
     sigma = np.array([subjects[i].stack.memory_error_fraction for i in rows])
     excess = excess_fraction(figures.oom_probability[rows], sigma)
     return label_error(excess, found.comparison.ran_out[rows])
-
-
-def _weights(subjects: Sequence[Subject]) -> PerRun:
-    return source_weights([subject.run.source_name for subject in subjects])

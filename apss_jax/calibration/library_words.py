@@ -17,7 +17,7 @@ from jaxtyping import Bool
 from apss_jax.calibration.evidence import Evidence, memory_evidence, step_time_evidence, thinned
 from apss_jax.calibration.fit import Fitted
 from apss_jax.calibration.library_constants import FALLBACK, LibraryConstant
-from apss_jax.calibration.library_fit import Fit, LibraryFit
+from apss_jax.calibration.library_fit import LibraryFit
 from apss_jax.calibration.subject import Subject
 from apss_jax.schema.priors import ALL
 
@@ -70,24 +70,21 @@ class Wording:
     """Texts for the files of one fit of the library."""
 
     found: LibraryFit
-    own: tuple[Rows, Rows]  # that tell of step times, and of memory
-    generic: tuple[Rows, Rows]
+    rows: tuple[Rows, Rows]  # that tell of step times, and of memory
 
     @staticmethod
     def of(found: LibraryFit, label_sources: Sequence[str]) -> Wording:
         """Returns the wording of a fit, given the sources whose outcomes it believed."""
-
-        def rows(fit: Fit) -> tuple[Rows, Rows]:
-            memory = memory_evidence(fit.comparison, label_sources)
-            return Rows.of(step_time_evidence(fit.comparison)), Rows.of(memory)
-
-        return Wording(found, rows(found.own), rows(found.generic))
+        own = found.own.comparison
+        memory = memory_evidence(own, label_sources)
+        return Wording(found, (Rows.of(step_time_evidence(own)), Rows.of(memory)))
 
     def of_stack(self, name: str) -> str:
         """Returns what a stack's file says."""
         left_out = "frameworks" if name == FALLBACK else "experiments"
         interval = f"Intervals hold 80 % of the runs of {left_out} that a fit was made without."
-        return " ".join([_HEAD, *self._own("stack", name), *self._common(name), interval])
+        own = self._pooled() if name == FALLBACK else self._own("stack", name)
+        return " ".join([_HEAD, *own, *self._common(name), interval])
 
     def of_device(self, name: str) -> str:
         """Returns what a device's file says."""
@@ -99,21 +96,29 @@ class Wording:
 
     def _own(self, kind: Kind, name: str) -> Iterable[str]:
         """Yields a sentence for each group and quantity that the file shares with few or none."""
-        is_generic = kind == "stack" and name == FALLBACK
-        fit, rows = (self.found.generic, self.generic) if is_generic else (self.found.own, self.own)
-        for fitted, told in zip((fit.step_time, fit.memory), rows, strict=True):
+        fit = self.found.own
+        for fitted, told in zip((fit.step_time, fit.memory), self.rows, strict=True):
             groups = _groups(fitted, kind, name)
             groups.pop(ALL, None)
             for group, shares in groups.items():
                 of_class = "" if kind == "stack" else f"class {group}, "
                 yield _sentence(of_class + told.words([c for c, _ in shares]), shares)
 
+    def _pooled(self) -> Iterable[str]:
+        """Yields a sentence for what the stack for unlisted frameworks takes from the others."""
+        fit = self.found.generic
+        for fitted in (fit.step_time, fit.memory):
+            shares = list(zip(fitted.constants, fitted.determined_fraction.tolist(), strict=True))
+            yield _sentence("means over all stacks, each as far as its runs determine it", shares)
+
     def _common(self, name: str) -> Iterable[str]:
         """Yields a sentence for the constants that all stacks share."""
         shares = _groups(self.found.own.step_time, "stack", name).get(ALL, [])
         if shares:
-            listed = "these" if name == FALLBACK else f"the step times that {FALLBACK}.json lists"
-            yield _sentence(f"common to all stacks, on {listed}", shares)
+            listed = f"on the step times that {FALLBACK}.json lists"
+            if name == FALLBACK:
+                listed = self.rows[0].words(self.found.own.step_time.constants)
+            yield _sentence(f"common to all stacks, {listed}", shares)
 
 
 _HEAD: Final = f"Fitted by `make fit` ({COMMAND})."

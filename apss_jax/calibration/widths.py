@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from apss_jax.calibration.intervals import COVERAGE, FEW_ROWS, weighted_quantile
 from apss_jax.planning.uncertainty import Reach
@@ -15,6 +15,8 @@ from apss_jax.planning.uncertainty import Reach
 PerRun = Float[np.ndarray, " batch"]
 Chosen = Bool[np.ndarray, " batch"]
 Names = Shaped[np.ndarray, " batch"]
+Votes = Int[np.ndarray, " batch"]
+"""A number for each voter."""
 TRIED: Final = (0.0, *np.geomspace(0.02, 0.6, 12).tolist())  # of a logarithm
 LEAST_GAIN: Final = 0.1  # of the loss; less does not show that errors grow with anything
 LEAST_WIDTH: Final = 0.05  # of a logarithm: no group's runs are all independent
@@ -26,16 +28,20 @@ class Misses:
 
     log_error: PerRun  # of measured over predicted, without sign
     weight: PerRun
+    voter: Votes  # runs of one voter are no independent evidence
     has_experts: PerRun  # 0 or 1
     domain_doublings: PerRun
     far_doublings: PerRun
 
     @staticmethod
-    def of(log_error: PerRun, weight: PerRun, reaches: Sequence[Reach]) -> Misses:
-        """Returns the misses of runs in their order."""
+    def of(
+        log_error: PerRun, weight: PerRun, reaches: Sequence[Reach], voter: Votes | None = None
+    ) -> Misses:
+        """Returns the misses of runs in their order, each run its own voter unless said."""
         columns = ("has_experts", "domain_doublings", "far_doublings")
         told = {name: np.array([float(getattr(r, name)) for r in reaches]) for name in columns}
-        return Misses(np.abs(log_error), weight, **told)
+        votes = np.arange(len(log_error)) if voter is None else voter
+        return Misses(np.abs(log_error), weight, votes, **told)
 
     def chosen(self, rows: Chosen) -> Misses:
         """Returns those of some runs."""
@@ -126,11 +132,13 @@ def _width(part: Misses, expert: float, domain: float = 0.0) -> Width:
     """Returns the width that covers its share of one more run, as far as its other part lets it.
 
     Of n runs that is a share of 1 + 1 / n times as many (split conformal prediction, Lei et al.
-    2018, arXiv 1604.04173); n is Kish's effective number where weights differ.
+    2018, arXiv 1604.04173); n is Kish's effective number where weights differ. Where many runs are
+    one voter's, n counts voters: the next run is a new one's (Dunn, Wasserman and Ramdas 2018,
+    arXiv 1809.07441).
     """
     beside = _beside(part, expert, domain, 0.0)
-    runs = part.weight.sum() ** 2 / (part.weight**2).sum()
-    share = min(1.0, COVERAGE * (1.0 + 1.0 / runs))
+    votes = np.bincount(part.voter, weights=part.weight)
+    share = min(1.0, COVERAGE * (1.0 + (votes**2).sum() / votes.sum() ** 2))
     left = weighted_quantile(part.log_error**2 - beside, part.weight, share)
     return Width(float(np.sqrt(max(left, LEAST_WIDTH**2))), expert, 0.0, 0.0)
 

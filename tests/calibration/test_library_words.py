@@ -19,6 +19,7 @@ from apss_jax.calibration.library_constants import (
 from apss_jax.calibration.library_fit import Fit, LibraryFit
 from apss_jax.calibration.library_words import Wording
 from apss_jax.calibration.measured import Comparison
+from apss_jax.calibration.pooled import pooled
 from apss_jax.calibration.prediction import predict_runs
 from apss_jax.schema.priors import ALL, Prior
 
@@ -57,7 +58,8 @@ def wording() -> Wording:
     predictions = predict_runs(RUNS)
     comparison = Comparison.of(predictions)
     own = Fit(comparison, constants("step_time"), constants("memory"), predictions.figures, ())
-    return Wording.of(LibraryFit(own, own, {}, ()), ["land"])
+    generic = replace(own, step_time=pooled(own.step_time), memory=pooled(own.memory))
+    return Wording.of(LibraryFit(own, generic, {}, ()), ["land"])
 
 
 def sentence(text: str, word: str) -> str:
@@ -74,6 +76,15 @@ def test_what_all_stacks_share_is_no_stack_s_own(wording: Wording) -> None:
     own = sentence(text, "gemm_slowdown, cpu_forward_s")
     assert own.startswith("On step times of sea (2): near their priors")
     assert "ours" not in text and "kernel_s" not in own
+
+
+def test_the_generic_stack_is_told_as_a_mean_of_the_others(wording: Wording) -> None:
+    """Its own constants name no runs; what is common lists all with a step time."""
+    text = wording.of_stack("generic")
+    own = sentence(text, "gemm_slowdown, cpu_forward_s")
+    assert own.startswith("Means over all stacks, each as far as its runs determine it")
+    common = sentence(text, "expert_gemm_slowdown")
+    assert common.startswith("Common to all stacks, on step times of sea (2), ours (1)")
 
 
 def test_memory_and_time_are_told_apart(wording: Wording) -> None:

@@ -84,6 +84,17 @@ def test_few_runs_leave_more_room_for_the_next() -> None:
     assert (errors < many).mean() == pytest.approx(0.80)
 
 
+def test_runs_of_one_voter_are_no_more_than_one() -> None:
+    """Ten voters of 100 runs each leave the room of ten: 88 % lie within, not 80."""
+    errors = np.linspace(0.1, 0.35, 1000)
+    voters = np.arange(1000) % 10
+    together = Misses.of(errors, np.ones(1000), [PLAIN] * 1000, voters)
+    wide = fit_widths(together, ["a"] * 1000)["a"].base
+    usual = fit_widths(_spread(errors), ["a"] * 1000)["a"].base
+    assert (errors < wide).mean() == pytest.approx(0.88)
+    assert (errors < usual).mean() == pytest.approx(0.80, abs=0.002)
+
+
 def _spread(errors: np.ndarray) -> Misses:
     return Misses.of(errors, np.ones_like(errors), [PLAIN] * len(errors))
 
