@@ -13,7 +13,7 @@ FACE = "__init__"
 
 # Top to bottom: a row may use the rows above it and itself.
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("units", "shapes"),
+    ("units", "shapes", "native"),
     ("schema",),
     ("library",),
     ("importers",),

@@ -64,32 +64,28 @@ def table_from_order(order: Order, num_chunks: int) -> ScheduleTable:
 
     Raises ValueError when an op is missing or repeated, or when the orders wait for each other.
     """
+    from apss_jax.cost import table_kernels
+
     num_stages, num_ops = order.kind.shape
     num_micro_batches = num_ops // (2 * num_chunks)
-    op_id, input_id = _op_ids(order, num_micro_batches, num_chunks)
-    op_slot = _earliest_slots(op_id, input_id)
-    slot_of_id = np.full(op_id.size + 1, -1)  # the last one for "awaits none", -1
-    slot_of_id[op_id] = op_slot
-
-    num_slots = int(op_slot.max()) + 1
-    stage = np.broadcast_to(np.arange(num_stages)[:, None], op_slot.shape)
-    source_stage = np.where(input_id < 0, -1, input_id % num_stages)
-
-    def rows(values: Int[np.ndarray, "stages _"], empty: int) -> Int[np.ndarray, "slots stages"]:
-        table = np.full((num_slots, num_stages), empty, np.int32)
-        table[op_slot, stage] = values
-        return table
-
-    source_slot = rows(slot_of_id[input_id], -1)
-    longest_wait = int(
-        (np.arange(num_slots)[:, None] - source_slot)[source_slot >= 0].max(initial=0)
-    )
+    ops = np.stack(order).astype(np.int32, copy=False)
+    room = np.empty(num_stages, np.int64), np.empty(order.kind.shape, np.int64)
+    slot_of_id = np.empty(order.kind.size, np.int64)
+    num_slots = table_kernels.NOT_A_STEP
+    if num_ops == 2 * num_micro_batches * num_chunks:
+        num_slots = table_kernels.fill_slots(ops, num_chunks, *room, slot_of_id)
+    if num_slots < 0:
+        raise ValueError(table_kernels.FAULTS[num_slots])
+    rows = np.zeros((5, num_slots, num_stages), np.int32)
+    rows[3:] = -1
+    longest_wait = table_kernels.write_rows(ops, num_chunks, *room, slot_of_id, rows)
+    kind, micro_batch, chunk, source_slot, source_stage = rows
     return ScheduleTable(
-        kind=rows(order.kind, Pass.IDLE),
-        micro_batch=rows(order.micro_batch, 0),
-        chunk=rows(order.chunk, 0),
+        kind=kind,
+        micro_batch=micro_batch,
+        chunk=chunk,
         source_slot=source_slot,
-        source_stage=rows(source_stage, -1),
+        source_stage=source_stage,
         is_carried=np.zeros((_power_of_two(longest_wait + 1), num_stages), bool),
         num_stages=num_stages,
         num_chunks=num_chunks,
@@ -113,10 +109,11 @@ def pad_table(table: ScheduleTable, num_slots: int, num_stages: int) -> Schedule
             f"a table of {slots} x {stages} does not fit into {num_slots} x {num_stages}"
         )
     history = max(table.history_slots, _power_of_two(2 * num_stages))
-    grow = ((0, num_slots - slots), (0, num_stages - stages))
 
     def padded(name: str, empty: int) -> Int[np.ndarray, "slots stages"]:
-        return np.pad(getattr(table, name), grow, constant_values=empty)
+        wide = np.full((num_slots, num_stages), empty, np.int32)
+        wide[:slots, :stages] = getattr(table, name)
+        return wide
 
     return table._replace(
         kind=padded("kind", Pass.IDLE),
@@ -135,21 +132,6 @@ def in_flight(table: ScheduleTable) -> Int[np.ndarray, "slots stages chunks"]:
     return np.cumsum(change[..., None] * of_chunk, axis=0)
 
 
-def fullest_in_flight(order: Order, num_chunks: int) -> Int[np.ndarray, "stages chunks"]:
-    """Returns the micro-batches of each chunk that a stage holds when it holds most chunks at all.
-
-    Chunks reach their own peaks at different moments, so that peaks must not be added. What a stage
-    holds depends on its own order alone, so that no table is needed.
-    """
-    stages, num_ops = order.kind.shape
-    change = np.where(order.kind == Pass.FORWARD, 1, -1)
-    fullest = np.cumsum(change, axis=1).argmax(axis=1)
-    until = change * (np.arange(num_ops) <= fullest[:, None])
-    cell = order.chunk + num_chunks * np.arange(stages)[:, None]
-    held = np.bincount(cell.ravel(), until.ravel(), minlength=stages * num_chunks)
-    return held.reshape(stages, num_chunks).astype(np.int64)
-
-
 def peak_in_flight(table: ScheduleTable) -> Int[np.ndarray, "stages chunks"]:
     """Returns the most micro-batches of each chunk whose activations a stage holds at once."""
     return in_flight(table).max(axis=0)
@@ -157,64 +139,6 @@ def peak_in_flight(table: ScheduleTable) -> Int[np.ndarray, "stages chunks"]:
 
 def _power_of_two(at_least: int) -> int:
     return 1 << (at_least - 1).bit_length()
-
-
-def _op_ids(
-    order: Order, num_micro_batches: int, num_chunks: int
-) -> tuple[Int[np.ndarray, "stages _"], Int[np.ndarray, "stages _"]]:
-    """Returns a number for each op and for the op whose message it awaits (-1: none)."""
-    num_stages, num_ops = order.kind.shape
-    last = num_chunks * num_stages - 1
-    virtual_stage = order.chunk * num_stages + np.arange(num_stages)[:, None]
-    is_forward = order.kind == Pass.FORWARD
-    op_id = ((order.kind - Pass.FORWARD) * num_micro_batches + order.micro_batch) * (
-        last + 1
-    ) + virtual_stage
-    step = np.where(is_forward, -1, 1)
-    awaits_none = np.where(is_forward, virtual_stage == 0, virtual_stage == last)
-    expected = np.arange(2 * num_micro_batches * (last + 1))
-    if (
-        num_ops != 2 * num_micro_batches * num_chunks
-        or order.chunk.max() >= num_chunks
-        or not np.array_equal(np.sort(op_id, axis=None), expected)
-    ):
-        raise ValueError(
-            "each stage must run one forward and one backward for each micro-batch and chunk"
-        )
-    _check_forward_first(order)
-    return op_id, np.where(awaits_none, -1, op_id + step)
-
-
-def _check_forward_first(order: Order) -> None:
-    key = order.chunk * (order.micro_batch.max() + 1) + order.micro_batch
-    by_op = np.lexsort((order.kind, key), axis=1)
-    if (by_op[:, 0::2] > by_op[:, 1::2]).any():
-        raise ValueError("a stage's order runs a backward pass before its forward pass")
-
-
-def _earliest_slots(
-    op_id: Int[np.ndarray, "stages _"], input_id: Int[np.ndarray, "stages _"]
-) -> Int[np.ndarray, "stages _"]:
-    num_stages, num_ops = op_id.shape
-    never = op_id.size
-    # Two more ids than ops: one that stages at the end of their order await in vain, and, at -1,
-    # the absent message, which is there before the first slot.
-    slot_of_id = np.full(op_id.size + 2, never)
-    slot_of_id[-1] = -1
-    awaited = np.full((num_stages, num_ops + 1), never)
-    awaited[:, :-1] = input_id
-    awaited, ids = awaited.ravel(), np.pad(op_id, ((0, 0), (0, 1))).ravel()
-    heads = np.arange(num_stages) * (num_ops + 1)
-    slot, remaining = 0, op_id.size
-    while remaining:
-        ready = (slot_of_id[awaited[heads]] < slot).nonzero()[0]
-        if not ready.size:
-            raise ValueError(f"the orders wait for each other after {slot} slots")
-        slot_of_id[ids[heads[ready]]] = slot
-        heads[ready] += 1
-        remaining -= ready.size
-        slot += 1
-    return slot_of_id[op_id]
 
 
 def _carried(table: ScheduleTable, history: int, num_stages: int) -> Bool[np.ndarray, "_ stages"]:

@@ -11,12 +11,13 @@ from apss_jax.cost.op_table import (
     Order,
     Pass,
     ScheduleTable,
-    fullest_in_flight,
     pad_table,
     table_from_order,
 )
 
-OrderFn = Callable[[int, int, int], Order]
+Numbers = Int[np.ndarray, "..."]
+WarmUpFn = Callable[[int, int, int], Int[np.ndarray, "stages"]]
+PlaceFn = Callable[[Numbers, int, int], tuple[Numbers, Numbers]]
 RuleFn = Callable[[int, int, int], str | None]
 
 # Slots before the repeated rows must outlast the start-up. Four passes of the pipeline leave two
@@ -26,10 +27,38 @@ _FOLDED_DEPTHS = 4
 
 @dataclass(frozen=True)
 class Schedule:
-    """A named schedule: its order of ops and what it asks of (stages, micro-batches, chunks)."""
+    """A named schedule: forward passes to warm up, then forward and backward passes in turn.
 
-    order: OrderFn
+    `warm_up` says how many come first on each stage and `violation` what is asked, of (stages,
+    micro-batches, chunks); `place` the micro-batch and the chunk of the forward passes of some
+    running numbers, of (numbers, stages, chunks). Backward passes go through the chunks reversed.
+    """
+
+    warm_up: WarmUpFn
+    place: PlaceFn
     violation: RuleFn
+
+    def order(self, num_stages: int, num_micro_batches: int, num_chunks: int) -> Order:
+        """Returns the ops of every stage."""
+        warm_up = self.warm_up(num_stages, num_micro_batches, num_chunks)
+        kind, numbers = _forwards_then_alternating(warm_up, num_micro_batches * num_chunks)
+        micro_batch, chunk = self.place(numbers, num_stages, num_chunks)
+        chunk = np.where(kind == Pass.FORWARD, chunk, num_chunks - 1 - chunk)
+        return Order(kind, micro_batch, chunk)
+
+    def most_in_flight(
+        self, num_stages: int, num_micro_batches: int, num_chunks: int
+    ) -> Int[np.ndarray, "stages chunks"]:
+        """Returns the micro-batches of each chunk that a stage holds when it holds most chunks.
+
+        That is before its first backward pass. Chunks reach their own peaks at different moments,
+        so that peaks must not be added.
+        """
+        warm_up = self.warm_up(num_stages, num_micro_batches, num_chunks)
+        passes = np.minimum(warm_up + 1, num_micro_batches * num_chunks)
+        _, chunk = self.place(np.arange(passes.max()), num_stages, num_chunks)
+        held = np.cumsum(chunk[:, None] == np.arange(num_chunks), axis=0)
+        return held[passes - 1]
 
 
 def gpipe(num_stages: int, num_micro_batches: int) -> ScheduleTable:
@@ -101,20 +130,8 @@ def build_folded_table(
 def most_in_flight(
     name: str, num_stages: int, num_micro_batches: int, num_chunks: int = 1
 ) -> Int[np.ndarray, "stages chunks"]:
-    """Returns what each stage holds of each chunk when it holds most: see `fullest_in_flight`.
-
-    Where one more round of `num_stages` micro-batches changes nothing, no further one does.
-    """
-
-    def held(count: int) -> Int[np.ndarray, "stages chunks"]:
-        return fullest_in_flight(SCHEDULES[name].order(num_stages, count, num_chunks), num_chunks)
-
-    rounds = num_micro_batches // num_stages - _FOLDED_DEPTHS
-    if rounds >= 1:
-        short = num_micro_batches - rounds * num_stages
-        if np.array_equal(found := held(short), held(short + num_stages)):
-            return found
-    return held(num_micro_batches)
+    """Returns what each stage of a named schedule holds of each chunk when it holds most."""
+    return SCHEDULES[name].most_in_flight(num_stages, num_micro_batches, num_chunks)
 
 
 def _repeat_stop(short: ScheduleTable, longer: ScheduleTable, round_size: int) -> int | None:
@@ -152,48 +169,46 @@ def _forwards_then_alternating(
 
     `warm_up` forward passes, then forward and backward in turn, then the backward passes left.
     """
-    number = np.arange(num_passes)
-    ahead = np.minimum(warm_up, num_passes)[:, None]
-    forward_at = np.where(number < ahead, number, 2 * number - ahead)
-    backward_at = np.where(number < num_passes - ahead, ahead + 2 * number + 1, num_passes + number)
-    kind = np.full((len(warm_up), 2 * num_passes), int(Pass.FORWARD))
-    np.put_along_axis(kind, backward_at, int(Pass.BACKWARD), axis=1)
-    numbers = np.empty_like(kind)
-    np.put_along_axis(numbers, forward_at, np.broadcast_to(number, forward_at.shape), axis=1)
-    np.put_along_axis(numbers, backward_at, np.broadcast_to(number, forward_at.shape), axis=1)
-    return kind, numbers
+    ahead = np.minimum(warm_up, num_passes).astype(np.int32)[:, None]
+    op = np.arange(2 * num_passes, dtype=np.int32)
+    turn, is_second = np.divmod(op - ahead, 2)  # within the ops in turn
+    in_turn = (op >= ahead) & (op < 2 * num_passes - ahead)
+    is_backward = np.where(in_turn, is_second == 1, op >= num_passes)
+    number = np.where(in_turn, turn + ahead * (1 - is_second), op - num_passes * is_backward)
+    return np.where(is_backward, np.int32(Pass.BACKWARD), np.int32(Pass.FORWARD)), number
 
 
-def _plain_order(warm_up: Int[np.ndarray, "stages"], num_micro_batches: int) -> Order:
-    kind, numbers = _forwards_then_alternating(warm_up, num_micro_batches)
-    return Order(kind=kind, micro_batch=numbers, chunk=np.zeros_like(kind))
+def _all_forward_first(
+    num_stages: int, num_micro_batches: int, _: int
+) -> Int[np.ndarray, "stages"]:
+    return np.full(num_stages, num_micro_batches)
 
 
-def _gpipe_order(num_stages: int, num_micro_batches: int, _: int) -> Order:
-    return _plain_order(np.full(num_stages, num_micro_batches), num_micro_batches)
+def _as_deep_as_the_rest(num_stages: int, _: int, __: int) -> Int[np.ndarray, "stages"]:
+    return num_stages - 1 - np.arange(num_stages)
 
 
-def _one_f_one_b_order(num_stages: int, num_micro_batches: int, _: int) -> Order:
-    return _plain_order(num_stages - 1 - np.arange(num_stages), num_micro_batches)
+def _megatron_warm_up(num_stages: int, _: int, num_chunks: int) -> Int[np.ndarray, "stages"]:
+    """Returns Megatron-LM's warm-up.
 
-
-def _interleaved_order(num_stages: int, num_micro_batches: int, num_chunks: int) -> Order:
-    """Returns Megatron-LM's order.
-
-    Source: NVIDIA/Megatron-LM, megatron/core/pipeline_parallel/schedules.py, functions
-    `get_pp_rank_microbatches` (warm-up) and `get_schedule_table` (rounds of micro-batches).
+    Source: NVIDIA/Megatron-LM, megatron/core/pipeline_parallel/schedules.py, function
+    `get_pp_rank_microbatches`.
     """
-    stages = np.arange(num_stages)
-    warm_up = 2 * (num_stages - 1 - stages) + (num_chunks - 1) * num_stages
-    kind, numbers = _forwards_then_alternating(warm_up, num_micro_batches * num_chunks)
+    return 2 * (num_stages - 1 - np.arange(num_stages)) + (num_chunks - 1) * num_stages
+
+
+def _one_chunk(numbers: Numbers, _: int, __: int) -> tuple[Numbers, Numbers]:
+    return numbers, np.zeros_like(numbers)
+
+
+def _megatron_rounds(numbers: Numbers, num_stages: int, num_chunks: int) -> tuple[Numbers, Numbers]:
+    """Returns rounds of as many micro-batches as stages, through one chunk after the other.
+
+    Source: `get_schedule_table` in the same file.
+    """
     rounds, in_round = np.divmod(numbers, num_stages * num_chunks)
     chunk, in_chunk = np.divmod(in_round, num_stages)
-    is_forward = kind == Pass.FORWARD
-    return Order(
-        kind=kind,
-        micro_batch=rounds * num_stages + in_chunk,
-        chunk=np.where(is_forward, chunk, num_chunks - 1 - chunk),
-    )
+    return rounds * num_stages + in_chunk, chunk
 
 
 def _plain_violation(num_stages: int, num_micro_batches: int, num_chunks: int) -> str | None:
@@ -215,7 +230,7 @@ def _interleaved_violation(num_stages: int, num_micro_batches: int, num_chunks: 
 
 
 SCHEDULES: dict[str, Schedule] = {
-    "gpipe": Schedule(_gpipe_order, _plain_violation),
-    "1f1b": Schedule(_one_f_one_b_order, _plain_violation),
-    "interleaved_1f1b": Schedule(_interleaved_order, _interleaved_violation),
+    "gpipe": Schedule(_all_forward_first, _one_chunk, _plain_violation),
+    "1f1b": Schedule(_as_deep_as_the_rest, _one_chunk, _plain_violation),
+    "interleaved_1f1b": Schedule(_megatron_warm_up, _megatron_rounds, _interleaved_violation),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from numba import boolean, float64, int64
 
-from apss_jax.partitioning.kernels import compiled, inner
+from apss_jax.native import compiled, inner
 from apss_jax.partitioning.lattice_kernels import (
     FIRST,
     GRID,

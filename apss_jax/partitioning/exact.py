@@ -89,10 +89,11 @@ def _tables(instances: list[PartitionInstance]) -> Any:
         np.stack([i.boundary_cost_s for i in instances]),
         np.array([i.num_micro_batches - 1 for i in instances]),
     )
-    gradient_s = np.stack([i.gradient_cost_s for i in instances])
-    np.cumsum(gradient_s, axis=-1, out=tables[:, kernels.GRADIENT, :, 1:])
-    shares = np.stack([_memory_shares(i) for i in instances])
-    np.cumsum(shares, axis=-1, out=tables[:, kernels.MEMORY, :, 1:])
+    for table, instance in zip(tables, instances, strict=True):
+        table[kernels.GRADIENT, :, 1:] = instance.gradient_cost_s
+        table[kernels.MEMORY, :, 1:] = _memory_shares(instance)
+    for kind in (kernels.GRADIENT, kernels.MEMORY):
+        kernels.sum_up(tables, kind)
     return tables
 
 
@@ -107,7 +108,8 @@ def _time_tables(
     batch, layers = layer_cost_s.shape[0], layer_cost_s.shape[2]
     stages = boundary_cost_s.shape[2] + 1
     tables = np.zeros((batch, kernels.NUM_TABLES, stages, layers + 1))
-    tables[:, kernels.TIME, :, 1:] = np.cumsum(layer_cost_s, axis=-1)
+    tables[:, kernels.TIME, :, 1:] = layer_cost_s
+    kernels.sum_up(tables, kernels.TIME)
     tables[:, kernels.ENDING, :-1, 1:-1] = boundary_cost_s.swapaxes(1, 2)
     tables[:, kernels.ROUNDS] = tables[:, kernels.TIME] * rounds[:, None, None]
     return tables

@@ -18,7 +18,7 @@ from typing import Any
 
 from numba import float64, int32, int64, types, void
 
-from apss_jax.partitioning.kernels import compiled, inner
+from apss_jax.native import compiled, inner
 
 # What every entry takes. A problem: sums, sent, held, places, allowed; see `flow.Flow`.
 # A schedule: sizes, ops, starts of rows, carried. Room: pieces, work, ring, notes, marks, paths.

@@ -18,17 +18,13 @@ is an entry of its own, and they get its address. None makes a view of an array 
 an inner loop: counting the references takes longer than the loop itself.
 """
 
-from collections.abc import Callable
-from functools import cache
-from hashlib import sha256
 from math import inf, nan
-from pathlib import Path
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from numba import float64, int64, njit, types
-from numba.core.errors import NumbaExperimentalFeatureWarning
+from numba import float64, int64, types, void
+
+from apss_jax.native import compiled, inner
 
 # The tables of one problem, each [stages, offsets]. ENDING is the cost of the boundary that a stage
 # ending there has; the others are prefix sums: layers [a, b) of a stage have `x[b] - x[a]`.
@@ -48,10 +44,6 @@ _FIRST, _LAST, _QUEUE, _ENDS = range(4)
 # Columns of the table of open boxes; a low and a high limit each for rounds and for gradients.
 BOUND, LOW, HIGH = 0, 1, 3
 BOX_COLUMNS = 5
-
-# Called by compiled code alone: a way in from Python would only take time to compile.
-_NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-inner = njit(**_NO_WRAPPERS)
 
 
 @inner
@@ -207,33 +199,6 @@ def split(boxes: Any, found_s: Any, pass_s: float, count: int) -> int:
     return count
 
 
-@cache
-def _sources_digest() -> str:
-    """Returns a digest of all kernels' sources: an entry is made of functions of several files."""
-    sources = sorted(Path(__file__).parent.glob("*kernels.py"))
-    return sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:8]
-
-
-def compiled(signature: Any) -> Callable[[Any], Any]:
-    """Returns a decorator that compiles for one signature and keeps the result on disk.
-
-    Where neither the package nor the user's cache folder can be written, it compiles in memory.
-    """
-
-    def decorate(function: Any) -> Any:
-        # numba looks whether the function's own file has changed, and names what it keeps so.
-        function.__qualname__ += f"_{_sources_digest()}"
-        with catch_warnings():
-            # Functions by their address: numba says of each call that the feature is new.
-            simplefilter("ignore", NumbaExperimentalFeatureWarning)
-            try:
-                return njit(signature, cache=True, nogil=True)(function)
-            except RuntimeError:
-                return njit(signature, nogil=True)(function)
-
-    return decorate
-
-
 _SOLVE = float64(
     *(float64[:, :, ::1], float64[:, ::1], int64[:, ::1], int64[:, ::1]),
     *(float64[:, ::1], float64[::1], int64[::1]),
@@ -281,3 +246,12 @@ def workspace(stages: int, offsets: int, num_boxes: int) -> tuple[Any, ...]:
         np.empty((2, offsets)),
         np.empty(2),
     )
+
+
+@compiled(void(float64[:, :, :, ::1], int64))
+def sum_up(tables: Any, kind: int) -> None:
+    """Turns what each layer adds to one of the tables into prefix sums."""
+    for problem in range(tables.shape[0]):
+        for stage in range(tables.shape[2]):
+            for end in range(1, tables.shape[3]):
+                tables[problem, kind, stage, end] += tables[problem, kind, stage, end - 1]

@@ -12,14 +12,13 @@ from typing import Any
 
 from numba import float64, int8, int16, int64, types
 
+from apss_jax.native import compiled, inner
 from apss_jax.partitioning.kernels import (
     BOUND,
     HIGH,
     LOW,
     MAX_HALVINGS,
     THRESHOLD_FRACTION,
-    compiled,
-    inner,
     split,
     take_best,
 )

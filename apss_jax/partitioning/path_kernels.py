@@ -10,6 +10,7 @@ A path takes a sum over cuts, so that what it gains by moving some of them is lo
 
 from typing import Any
 
+from apss_jax.native import inner
 from apss_jax.partitioning.flow_kernels import (
     AWAITED,
     BACKWARD,
@@ -36,7 +37,6 @@ from apss_jax.partitioning.flow_kernels import (
     TAIL,
     UNRUN_WAVES,
 )
-from apss_jax.partitioning.kernels import inner
 
 # Rows of a path, [rows, pieces]: how often it passes each piece's row of times, then, for the
 # offsets it was measured with, what it gains if all cuts up to one are a layer later or earlier,

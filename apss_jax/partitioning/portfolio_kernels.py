@@ -11,6 +11,7 @@ from typing import Any
 
 from numba import float64, int64, types
 
+from apss_jax.native import compiled, inner
 from apss_jax.partitioning.flow_kernels import (
     IN_FLIGHT,
     LINK,
@@ -23,16 +24,7 @@ from apss_jax.partitioning.flow_kernels import (
     STEP,
     fill_pieces,
 )
-from apss_jax.partitioning.kernels import (
-    ENDING,
-    GRADIENT,
-    MEMORY,
-    ROUNDS,
-    SOLVE,
-    TIME,
-    compiled,
-    inner,
-)
+from apss_jax.partitioning.kernels import ENDING, GRADIENT, MEMORY, ROUNDS, SOLVE, TIME
 from apss_jax.partitioning.search_kernels import IMPROVE, LEFT, copy, draw, excess
 
 # What exact cuts of one order count for, in simulated steps.

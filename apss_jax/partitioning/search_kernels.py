@@ -13,6 +13,7 @@ from typing import Any
 
 from numba import boolean, float64, int64, types
 
+from apss_jax.native import compiled, inner
 from apss_jax.partitioning.flow_kernels import (
     IN_FLIGHT,
     NEWEST,
@@ -24,7 +25,6 @@ from apss_jax.partitioning.flow_kernels import (
     STEP,
     fill_pieces,
 )
-from apss_jax.partitioning.kernels import compiled, inner
 from apss_jax.partitioning.path_kernels import (
     MOST_PATHS,
     add_path,

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Int64
 from numba import boolean, float64, int32, int64
 
+from apss_jax.native import compiled, inner
 from apss_jax.partitioning.instance import MEMORY_SLACK_FRACTION
 from apss_jax.partitioning.joint import JointInstance
-from apss_jax.partitioning.kernels import compiled, inner
 
 NOWHERE: Final = 1 << 20
 """The start of what cannot be held at all."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numba import float32, float64, int32, int64
 
-from apss_jax.partitioning.kernels import compiled, inner
+from apss_jax.native import compiled, inner
 
 # Tables of one problem, each [pieces, offsets]: layers [a, b) of a piece have `x[b] - x[a]`, but
 # ENDING is what the boundary costs after a piece that ends there.
