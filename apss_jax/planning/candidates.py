@@ -11,7 +11,7 @@ import numpy as np
 
 from apss_jax.legality.facts import Facts
 from apss_jax.planning.enumeration import Pins, enumerate_layouts, layout_blocks
-from apss_jax.planning.heuristics import Bounds, View, beaten, propose
+from apss_jax.planning.heuristics import BY_DEGREES, BY_FIGURES, Bounds, View, beaten, propose
 from apss_jax.planning.memory_bounds import PerLayout
 from apss_jax.schema.layout import Layouts
 
@@ -42,16 +42,26 @@ def all_candidates(facts: Facts, pins: Pins | None = None) -> Candidates:
 def find_candidates(facts: Facts, bounds: Bounds, pins: Pins | None = None) -> Candidates:
     """Returns the layouts that the policy proposes.
 
-    Blocks are pruned as they are generated, so that memory stays bounded. Where nothing can fit,
-    the layouts that come nearest are kept, so that a search can say what is missing.
+    Blocks are pruned as they are generated, so that memory stays bounded: first by what degrees
+    alone say, which most layouts do not survive, then several together by their figures. Where
+    nothing can fit, the layouts that come nearest are kept, so that a search can say what is
+    missing.
     """
     dropped: Counter[str] = Counter()
     kept = _Kept()
     legal = 0
-    for block in _merged(layout_blocks(facts, pins)):
-        legal += len(block)
+
+    def spread_out() -> Iterator[Layouts]:
+        nonlocal legal
+        for block in layout_blocks(facts, pins):
+            legal += len(block)
+            proposed, counts = propose(bounds.look_at(block), pins or {}, BY_DEGREES)
+            dropped.update(counts)
+            yield proposed.layouts
+
+    for block in _merged(spread_out()):
         view = bounds.look_at(block)
-        proposed, counts = propose(view, pins or {})
+        proposed, counts = propose(view, pins or {}, BY_FIGURES)
         dropped.update(counts)
         kept.add(view, proposed)
     survivors, bound_s = kept.survivors(dropped)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import cast
 
 import numpy as np
@@ -107,7 +108,7 @@ class PlanWriter:
         return Stage(
             chunks=tuple(_chunk(a, b, table) for a, b in spans),
             devices=tuple(choice.placement.devices[stage].ravel().tolist()),
-            device_type="+".join(np.array(table.device_types)[present].tolist()),
+            device_type="+".join(compress(table.device_types, present)),
             forward_s=passes_s[0],
             backward_s=passes_s[1],
             memory_bytes=memory,
@@ -192,6 +193,8 @@ def _chunk(first: int, end: int, table: UnitTable) -> Chunk:
 def _measured_share(
     table: UnitTable, spans: Sequence[tuple[int, int]], present: Bool[np.ndarray, " device_types"]
 ) -> float:
+    if not table.measured_s.any():
+        return 0.0
     inside = np.zeros(table.num_units, dtype=bool)
     for first, end in spans:
         inside[first:end] = True

@@ -7,7 +7,7 @@ assumes; `benchmarks` and tests compare the policy with costing everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -198,13 +198,14 @@ def needless_context(view: View) -> Mask:
 ReasonFn = Callable[[View], Mask]
 """Returns which layouts of a view to drop for this reason."""
 
-REASONS: Final[tuple[ReasonFn, ...]] = (
-    needless_context,
+BY_DEGREES: Final[tuple[ReasonFn, ...]] = (needless_context,)  # these ask for no figures
+BY_FIGURES: Final[tuple[ReasonFn, ...]] = (
     memory_lower_bound,
     unsharded_optimizer,
     needless_sharding,
     needless_recompute,
 )
+REASONS: Final = BY_DEGREES + BY_FIGURES
 
 
 # The layout that such a reason prefers differs in these columns.
@@ -213,13 +214,15 @@ NEEDS_FREE: Final[dict[ReasonFn, frozenset[str]]] = {
 }
 
 
-def propose(view: View, pinned: Collection[str] = ()) -> tuple[View, dict[str, int]]:
+def propose(
+    view: View, pinned: Collection[str] = (), reasons: Sequence[ReasonFn] = REASONS
+) -> tuple[View, dict[str, int]]:
     """Returns the layouts that no reason drops, and how many each reason dropped, in order.
 
     A reason whose better layout may not be listed because of a pinned column is not applied.
     """
     counts: dict[str, int] = {}
-    for reason in REASONS:
+    for reason in reasons:
         if NEEDS_FREE.get(reason, frozenset()) & set(pinned):
             continue
         dropped = reason(view)

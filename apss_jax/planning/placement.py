@@ -13,7 +13,8 @@ from apss_jax.schema.layout import Layout
 from apss_jax.schema.topology import Topology
 
 DeviceGrid = Int[np.ndarray, "stages data_ranks context_ranks tensor_ranks"]
-SlowestFn = Callable[[Int[np.ndarray, "groups ranks"]], Float[np.ndarray, "2 stages"]]
+PerStage = Float[np.ndarray, "2 stages"]  # seconds per byte and per call
+SlowestFn = Callable[[Int[np.ndarray, "groups ranks"]], PerStage]
 """Returns seconds per byte and per call of the slowest group of each stage."""
 
 
@@ -122,28 +123,18 @@ def place(
 
     `replicas` groups of data and context ranks each hold all that ZeRO shards: `Layout.replicas`.
     """
-    stages, data, context, tensor = devices.shape
-    shards = data * context
-    expert_data = shards // expert_parallel
-    by_tensor = devices.reshape(-1, tensor)
-    by_context = devices.transpose(0, 1, 3, 2).reshape(-1, context)
-    by_shard = devices.transpose(0, 3, 1, 2).reshape(-1, shards)
-    by_expert = by_shard.reshape(-1, expert_data, expert_parallel)
-    across = by_expert.transpose(0, 2, 1).reshape(-1, expert_data)
-
-    def slowest(groups: Int[np.ndarray, "groups ranks"]) -> Float[np.ndarray, "2 stages"]:
-        return _collective_costs(topology, groups).reshape(2, stages, -1).max(axis=-1)
-
-    comm = [slowest(g) for g in (by_tensor, by_context, by_expert.reshape(-1, expert_parallel))]
-    dense = _reduction(slowest, by_shard, replicas)
-    experts = dense if expert_parallel == 1 else _reduction(slowest, across, replicas)
-    gradient, replica = zip(dense, experts, strict=True)
-    ranks = devices.reshape(stages, -1)
-    onward = _transfer_costs(topology, ranks)
+    ranks = devices.reshape(len(devices), -1)
+    period = _period(topology, ranks)
+    index = np.arange(len(devices)) % period
+    comm, gradient, replica = (
+        [costs[:, index] for costs in kinds]
+        for kinds in _stage_costs(topology, devices[:period], expert_parallel, replicas)
+    )
+    onward = _transfer_costs(topology, ranks, period)
     return Placement(
         devices=devices,
-        has_type=_types_present(topology, ranks),
-        capacity_bytes=capacity_bytes_of(topology, devices),
+        has_type=_types_present(topology, ranks[:period])[index],
+        capacity_bytes=capacity_bytes_of(topology, devices[:period])[index],
         comm_s_per_byte=np.stack([c[0] for c in comm], axis=-1),
         comm_s_per_call=np.stack([c[1] for c in comm], axis=-1),
         gradient_s_per_byte=np.stack([g[0] for g in gradient], axis=-1),
@@ -155,9 +146,32 @@ def place(
     )
 
 
+def _stage_costs(
+    topology: Topology, devices: DeviceGrid, expert_parallel: int, replicas: int
+) -> tuple[list[PerStage], list[PerStage], list[PerStage]]:
+    """Returns the costs of communication, of sharded gradients and of replicas, by kind."""
+    stages, data, context, tensor = devices.shape
+    shards = data * context
+    expert_data = shards // expert_parallel
+    by_tensor = devices.reshape(-1, tensor)
+    by_context = devices.transpose(0, 1, 3, 2).reshape(-1, context)
+    by_shard = devices.transpose(0, 3, 1, 2).reshape(-1, shards)
+    by_expert = by_shard.reshape(-1, expert_data, expert_parallel)
+    across = by_expert.transpose(0, 2, 1).reshape(-1, expert_data)
+
+    def slowest(groups: Int[np.ndarray, "groups ranks"]) -> PerStage:
+        return _collective_costs(topology, groups).reshape(2, stages, -1).max(axis=-1)
+
+    comm = [slowest(g) for g in (by_tensor, by_context, by_expert.reshape(-1, expert_parallel))]
+    dense = _reduction(slowest, by_shard, replicas)
+    experts = dense if expert_parallel == 1 else _reduction(slowest, across, replicas)
+    gradient, replica = zip(dense, experts, strict=True)
+    return comm, list(gradient), list(replica)
+
+
 def _reduction(
     slowest: SlowestFn, ranks: Int[np.ndarray, "groups ranks"], replicas: int
-) -> tuple[Float[np.ndarray, "2 stages"], Float[np.ndarray, "2 stages"]]:
+) -> tuple[PerStage, PerStage]:
     """Returns the costs of the groups that shard, and of reducing over those that hold the same.
 
     Neighbouring ranks form a group (torchtitan distributed/parallel_dims.py, Megatron-LM
@@ -189,10 +203,10 @@ def _collective_costs(
 
 
 def _transfer_costs(
-    topology: Topology, ranks: Int[np.ndarray, "stages ranks"]
+    topology: Topology, ranks: Int[np.ndarray, "stages ranks"], period: int
 ) -> Float[np.ndarray, "2 stages"]:
     """Returns seconds per byte and per call from each stage to the next, the last one's to 0."""
-    stages, period = len(ranks), _period(topology, ranks)
+    stages = len(ranks)
     receivers = np.roll(ranks, -1, axis=0)
     distinct = np.append(np.arange(min(period, stages - 1)), stages - 1)
     link = topology.transfer_link(ranks[distinct], receivers[distinct])
