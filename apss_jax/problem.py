@@ -19,6 +19,7 @@ Array = Any  # numpy on the host, traced inside `jit`
 UNIT_SIZES = (64, 128, 256, 512, 1024)  # padded counts: one compilation serves each
 SETTING_SIZES = (512, 4096)
 TYPE_SIZES = (2, 4, 8, 16)
+GATHERED_UNITS = 2  # under ZeRO 3: the one at work and the next
 
 
 class UnitSums(NamedTuple):

@@ -21,8 +21,9 @@ import numpy as np
 from apss_jax.cost.compilation import keep_compiled_programs
 from apss_jax.partitioning.joint import JointInstance
 from apss_jax.partitioning.portfolio import arranged, block_orders
+from apss_jax.planning.clock import Clock
 from apss_jax.planning.inputs import Inputs, gather_inputs
-from apss_jax.planning.search import Clock, search_inputs
+from apss_jax.planning.search import search_inputs
 from apss_jax.policy.batched import Params, likely_orders, new_order_params
 from apss_jax.policy.decode import NEVER
 from apss_jax.policy.placements import placement_inputs

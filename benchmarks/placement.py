@@ -24,6 +24,7 @@ from apss_jax.partitioning.pipeline import PipelineInstance, fits, simulated_ste
 from apss_jax.partitioning.portfolio import arranged, block_orders
 from apss_jax.partitioning.refinement import refined_cuts
 from apss_jax.planning.choice import Choice
+from apss_jax.planning.clock import Clock
 from apss_jax.planning.costing import cost_choices
 from apss_jax.planning.cutting import Candidate, Cutter, offsets_of
 from apss_jax.planning.inputs import gather_inputs
@@ -31,7 +32,7 @@ from apss_jax.planning.lineup import Lineup
 from apss_jax.planning.pipelines import pipeline_of
 from apss_jax.planning.placement import assign_devices, device_orders, place
 from apss_jax.planning.refinement import refined
-from apss_jax.planning.search import MAX_COSTED, Clock, Effort, cost_lineup
+from apss_jax.planning.search import MAX_COSTED, Effort, cost_lineup
 from apss_jax.planning.shortfall import excess_bytes
 from apss_jax.planning.shortlist import shortlist
 from apss_jax.planning.tables import cost_tables

@@ -130,11 +130,15 @@ def _written(
 
 
 def _search(model: str, cluster: ClusterProfile | str, options: dict[str, Any]) -> SearchResult:
+    from apss_jax.planning.beginning import begin_search
+
+    # Begun before what takes as long to import.
+    begun = begin_search(model, cluster, aside=True, **options)
     from apss_jax.cost.compilation import keep_compiled_programs
-    from apss_jax.planning.search import search_plans
+    from apss_jax.planning.search import finish_search
 
     keep_compiled_programs()
-    return search_plans(model, cluster, progress=note, **options)
+    return finish_search(begun, note)
 
 
 def _show(result: SearchResult, subject: Subject, console: Console) -> None:

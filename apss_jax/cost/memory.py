@@ -9,13 +9,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Float, Int
 
-from apss_jax.problem import Problem, UnitSums
+from apss_jax.problem import GATHERED_UNITS, Problem, UnitSums
 from apss_jax.strategy import Strategy
 
 PerStage = Float[jax.Array, " stages"]
 PerChunk = Float[jax.Array, "chunks stages"]
 PerKind = tuple[PerStage, PerStage]  # dense parameters and experts apart
-GATHERED_UNITS = 2  # the one at work and the next
 
 
 class StageMemory(NamedTuple):

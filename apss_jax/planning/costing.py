@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import pairwise
@@ -58,12 +59,12 @@ def cost_choices(
     """
     problem = jax.device_put(problem)
     parts: list[tuple[np.ndarray, Costs]] = []
-    # All are begun before any is waited for: the next is put together while one runs.
-    begun = [
-        (indices, batch, _begin(problem, settings, batch, build_folded_table))
-        for indices, batch in _batches(choices)
-    ]
-    for indices, batch, cost in begun:
+    batches = list(_batches(choices))
+    # All are begun before any is waited for; while a program is read or compiled for one, the next
+    # is put together.
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        begun = pool.map(lambda one: _begin(problem, settings, one[1], build_folded_table), batches)
+    for (indices, batch), cost in zip(batches, begun, strict=True):
         parts.append((indices, _on_host(cost, len(batch))))
         inexact = np.flatnonzero(~np.asarray(cost.is_exact)[: len(batch)])
         if inexact.size:

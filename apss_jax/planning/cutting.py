@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from apss_jax.cost.communication import OPTIMIZER_SHARDED_BYTES, OPTIMIZER_WHOLE_BYTES
-from apss_jax.cost.memory import GATHERED_UNITS
 from apss_jax.cost.schedule import most_in_flight
 from apss_jax.partitioning.balanced import balanced_cuts, uniform_cuts
 from apss_jax.partitioning.exact import solve_exact_many
@@ -19,15 +18,13 @@ from apss_jax.planning.evening import evened_cuts
 from apss_jax.planning.memory_risk import usable_bytes
 from apss_jax.planning.placement import Placement
 from apss_jax.planning.tables import CostTables
-from apss_jax.problem import Problem
+from apss_jax.problem import GATHERED_UNITS, Problem
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.layout import Layout
 from apss_jax.schema.stack import Stack
 from apss_jax.schema.tables import COMM_KINDS, UnitTable
 
 PerStageUnit = Float[np.ndarray, "stages units"]
-# The network is asked where plans are refined: what leads is found by the exact solver.
-SOLVERS = ("dpsn", "exact", "balanced", "uniform")
 
 
 @dataclass(frozen=True, eq=False)

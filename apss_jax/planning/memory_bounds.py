@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-from apss_jax.cost.memory import GATHERED_UNITS
 from apss_jax.planning.figures import Quantity, SettingFigures
+from apss_jax.problem import GATHERED_UNITS
 from apss_jax.schema.layout import SCHEDULES, Layouts
 from apss_jax.schema.stack import Stack
 
@@ -36,15 +36,19 @@ class MemoryBounds:
         because y is convex.
         """
         dense_each, expert_each = self._bytes_each(layouts)
-        held = figures.kind_dense[index] * dense_each[:, None]
-        held += figures.kind_expert[index] * expert_each[:, None]
-        saved = figures.kind_saved[index]
-        states, kept = held @ figures.kind_count, saved @ figures.kind_count
+        states = figures.dense.total[index] * dense_each
+        states += figures.expert.total[index] * expert_each
+        kept = figures.saved.total[index]
         stages = layouts.pipeline_parallel.astype(float)
         most = np.minimum(stages, self._micro_batches(layouts))
-        first = (held + saved) / (states + kept)[:, None]
-        last = (held + most[:, None] * saved) / (states + most * kept)[:, None]
-        need = np.minimum(first, last) @ figures.kind_count
+        need = np.zeros(len(layouts))
+        for kind, count in enumerate(figures.kind_count):
+            held = figures.kind_dense[index, kind] * dense_each
+            held += figures.kind_expert[index, kind] * expert_each
+            saved = figures.kind_saved[index, kind]
+            first = (held + saved) / (states + kept)
+            last = (held + most * saved) / (states + most * kept)
+            need += count * np.minimum(first, last)
         full = need / _weight_sum(states, kept, stages, most)
         alone = np.where(stages == 1, figures.working_bytes[index], 0.0)
         return full + alone + self.stack.reserved_bytes

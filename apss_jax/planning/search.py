@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
+from apss_jax.planning.beginning import Begun, begin_search
 from apss_jax.planning.candidates import Candidates
-from apss_jax.planning.cutting import SOLVERS, Cutter
+from apss_jax.planning.clock import Clock
+from apss_jax.planning.cutting import Cutter
 from apss_jax.planning.documents import PlanWriter
 from apss_jax.planning.explain import explain_ranked
 from apss_jax.planning.figures import settings_of
-from apss_jax.planning.inputs import Inputs, gather_inputs
+from apss_jax.planning.inputs import Inputs
 from apss_jax.planning.lineup import Lineup
+from apss_jax.planning.loading import load_compiled
 from apss_jax.planning.neighbours import neighbour_sentences, neighbours_of
 from apss_jax.planning.refinement import Found, Shown, refined
 from apss_jax.planning.rounds import Rounds
@@ -21,15 +23,12 @@ from apss_jax.planning.shortlist import require_legal, shortlist
 from apss_jax.planning.tables import CostTables, cost_tables
 from apss_jax.schema.cluster import ClusterProfile
 from apss_jax.schema.detail import Neighbour
-from apss_jax.schema.errors import mistake
 from apss_jax.schema.model import Model
 from apss_jax.schema.plan import Plan, SearchCounts, SearchResult
 from apss_jax.schema.stack import Stack
 
 ROUND = 64  # layouts between two looks at what can still win
 MAX_COSTED = 8192  # candidates; what lies beyond is counted as dropped
-TELL_EVERY_S = 1.0  # how long a person waits without a word
-PHASES = ("load", "candidates", "partition", "cost", "refine", "explain")
 Progress = Callable[[str], None]
 
 
@@ -56,21 +55,18 @@ def search_plans(
     progress: Progress = lambda _: None,
 ) -> SearchResult:
     """Returns the best plans, or what is missing where none fits; raises `InputError`."""
-    clock = Clock()
-    inputs = gather_inputs(
+    begun = begin_search(
         model,
         cluster,
         global_batch=global_batch,
         seq_len=seq_len,
         precision=precision,
         stack=stack,
+        solver=solver,
+        pins=pins,
+        top=top,
     )
-    if solver not in SOLVERS:
-        raise mistake("--solver", solver, f"must be one of {', '.join(SOLVERS)}", "Choose one")
-    if top < 1:
-        raise mistake("--top", top, "must be at least 1", "Ask for one plan or more")
-    clock.lap("load")
-    return search_inputs(inputs, solver, pins or {}, top, clock, progress=progress)
+    return finish_search(begun, progress)
 
 
 def search_inputs(
@@ -80,7 +76,6 @@ def search_inputs(
     top: int,
     clock: Clock,
     *,
-    progress: Progress = lambda _: None,
     use_policy: bool = True,
 ) -> SearchResult:
     """Returns the answer to a loaded question.
@@ -88,16 +83,28 @@ def search_inputs(
     Without the policy every legal layout is costed, whatever its bound: what the policy is held
     against.
     """
-    chosen = shortlist(inputs, pins, use_policy=use_policy)
+
+    def chosen() -> Candidates:
+        return shortlist(inputs, pins, use_policy=use_policy)
+
+    return finish_search(Begun(inputs, solver, pins, top, clock, chosen, use_policy))
+
+
+def finish_search(begun: Begun, progress: Progress = lambda _: None) -> SearchResult:
+    """Returns the answer to a question whose layouts are being looked at."""
+    inputs, pins, clock, top = begun.inputs, begun.pins, begun.clock, begun.top
+    load_compiled()
+    chosen = begun.chosen()
     require_legal(inputs, pins, chosen)
     progress(f"{chosen.num_legal} layouts are legal; costing the fastest of {len(chosen.layouts)}")
     tables = cost_tables(inputs, settings_of(chosen.layouts, tells_pipelines=True)[0])
     lineup = Lineup.of(inputs, chosen, tables)
     clock.lap("candidates")
-    effort = Effort(solver, top, MAX_COSTED) if use_policy else Effort(solver, None, None)
+    limits = (top, MAX_COSTED) if begun.use_policy else (None, None)
+    effort = Effort(begun.solver, *limits)
     found = cost_lineup(inputs, tables, lineup, effort, clock, progress)
     progress(f"{len(found.choices)} placed layouts are costed; refining the leading plans")
-    shown = refined(inputs, tables, found, top, solver)
+    shown = refined(inputs, tables, found, top, begun.solver)
     clock.lap("refine")
     plans = _plans(PlanWriter(inputs, tables), shown, inputs)
     missing = None if plans else find_shortfall(inputs, pins, found.choices, found.costs)
@@ -169,24 +176,3 @@ def _warnings(inputs: Inputs, plans: Sequence[Plan]) -> tuple[str, ...]:
     if "mocked" in {row.provenance for row in inputs.cluster.measurements}:
         said.append("the cluster profile holds mocked figures")
     return tuple(said)
-
-
-class Clock:
-    """Wall time by phase."""
-
-    def __init__(self) -> None:
-        self._start = self._last = self._told = perf_counter()
-        self._spent = dict.fromkeys(PHASES, 0.0)
-
-    def lap(self, phase: str) -> bool:
-        """Adds the time since the last lap to a phase; tells once a second that one has passed."""
-        now = perf_counter()
-        self._spent[phase] += now - self._last
-        self._last = now
-        is_due = now - self._told >= TELL_EVERY_S
-        self._told = now if is_due else self._told
-        return is_due
-
-    def elapsed(self) -> dict[str, float]:
-        """Returns seconds by phase, and in total."""
-        return {"total": perf_counter() - self._start, **self._spent}

@@ -12,8 +12,9 @@ import numpy as np
 from apss_jax.legality.check import violations
 from apss_jax.legality.facts import Facts, facts_of
 from apss_jax.legality.plan_check import layout_of
+from apss_jax.planning.clock import Clock
 from apss_jax.planning.inputs import Inputs
-from apss_jax.planning.search import Clock, search_inputs
+from apss_jax.planning.search import search_inputs
 from apss_jax.planning.variants import change_words, costed, differences, mended
 from apss_jax.schema.layout import RECOMPUTE, Layout
 from apss_jax.schema.plan import Alternative, Estimate, Plan, WhatIf

@@ -29,13 +29,17 @@ def answer_with(monkeypatch: pytest.MonkeyPatch) -> AnswerWithFn:
     def replace(result: SearchResult) -> dict[str, Any]:
         asked: dict[str, Any] = {}
 
-        def search_plans(model: str, cluster: str, **options: Any) -> SearchResult:
+        def begin_search(model: str, cluster: str, **options: Any) -> None:
             asked.update(options, model=model, cluster=cluster)
-            options["progress"]("halfway")
+
+        def finish_search(_: None, progress: Callable[[str], None]) -> SearchResult:
+            progress("halfway")
             return result
 
-        module = SimpleNamespace(search_plans=search_plans)
-        monkeypatch.setitem(sys.modules, "apss_jax.planning.search", module)
+        begun = SimpleNamespace(begin_search=begin_search)
+        monkeypatch.setitem(sys.modules, "apss_jax.planning.beginning", begun)
+        finished = SimpleNamespace(finish_search=finish_search)
+        monkeypatch.setitem(sys.modules, "apss_jax.planning.search", finished)
         drawn = SimpleNamespace(with_detail=lambda model, cluster, found, stack: found)
         monkeypatch.setitem(sys.modules, "apss_jax.planning.detail", drawn)
         return asked

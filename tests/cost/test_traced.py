@@ -1,6 +1,7 @@
 """Kept programs: what was traced is read back in another process, and damage does no harm."""
 
 import ast
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,6 +108,34 @@ def test_a_changed_source_is_traced_again(folder: Path, monkeypatch: pytest.Monk
     assert len(list(folder.iterdir())) == 2
 
 
+def test_programs_used_last_are_read_ahead(folder: Path) -> None:
+    """A process that reads one program ahead has the one that was called last, by any process."""
+    small = Pair(PAIR.left[:1], PAIR.right[:1])
+    for pair in (PAIR, small, PAIR):
+        kept(Traces())(pair)
+    files = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    assert len(files) == 2
+    program = kept(Traces())
+    program.load_latest(1)
+    for file in files:
+        file.unlink()
+    check(program(PAIR))
+    assert not list(folder.iterdir())
+    program(small)
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_threads_share_a_program(folder: Path) -> None:
+    """Several threads that ask at once trace and compile it once."""
+    traces = Traces()
+    program = kept(traces)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(program, [PAIR] * 8):
+            check(found)
+    assert traces.count == 1
+    assert len(list(folder.iterdir())) == 1
+
+
 def test_a_folder_that_cannot_be_written_does_no_harm(folder: Path) -> None:
     """The program runs, and nothing is kept."""
     folder.write_text("a file where the folder should be")
@@ -131,5 +160,5 @@ def test_all_that_is_traced_is_in_the_digest() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("apss_jax")
     }
     assert "apss_jax.cost.memory" in imported
-    outside = {name for name in imported if not name.startswith("apss_jax.cost.")}
+    outside = {name for name in imported if not f"{name}.".startswith("apss_jax.cost.")}
     assert all((package / f"{name.removeprefix('apss_jax.')}.py").is_file() for name in outside)

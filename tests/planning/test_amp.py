@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from apss_jax.legality.facts import facts_of
+from apss_jax.planning.clock import Clock
 from apss_jax.planning.enumeration import enumerate_layouts
 from apss_jax.planning.inputs import gather_inputs
-from apss_jax.planning.search import Clock, search_inputs
+from apss_jax.planning.search import search_inputs
 from benchmarks.amp_trials import CASES, CLUSTERS, predict, spearman, transferred, trials
 
 TRIALS = Path(__file__).parents[3] / "shared" / "data" / "amp" / "amp_trials.csv"

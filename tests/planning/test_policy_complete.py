@@ -3,8 +3,9 @@
 import pytest
 from policy_problems import QUESTIONS, Question
 
+from apss_jax.planning.clock import Clock
 from apss_jax.planning.inputs import gather_inputs
-from apss_jax.planning.search import Clock, search_inputs
+from apss_jax.planning.search import search_inputs
 from apss_jax.schema.plan import SearchResult
 
 SAME_FRACTION = 1e-5  # float32 of two groupings of the same candidates

@@ -7,8 +7,9 @@ from builders import ideal_device, tiny_cluster, tiny_model, tiny_stack
 from apss_jax.cost.batched import step_costs
 from apss_jax.importers.clusters import load_cluster
 from apss_jax.planning import costing
+from apss_jax.planning.beginning import SOLVERS
 from apss_jax.planning.costing import cost_choices
-from apss_jax.planning.cutting import SOLVERS, Candidate, Cutter
+from apss_jax.planning.cutting import Candidate, Cutter
 from apss_jax.planning.inputs import Inputs, gather_inputs
 from apss_jax.planning.lineup import Placer
 from apss_jax.planning.search import search_plans
