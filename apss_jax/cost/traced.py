@@ -23,6 +23,7 @@ from jax import export
 from apss_jax.cost.compilation import kept_folder
 
 _DIGEST_BYTES = 32
+TRACED = ("", "cost/", "policy/", "partitioning/")  # where all that is traced is written
 Shapes = Hashable
 
 
@@ -40,8 +41,7 @@ class KeptProgram:
         self._used: set[Shapes] = set()
         self._lock = Lock()
         for kind in tuples:
-            name = f"{kind.__module__}.{kind.__qualname__}"
-            export.register_namedtuple_serialization(kind, serialized_name=name)
+            _make_known(kind)
 
     def __call__(self, *arguments: Any) -> Any:
         """Returns what the function gives."""
@@ -93,17 +93,18 @@ class KeptProgram:
         return traced
 
     def _file(self, folder: Path, shapes: Shapes) -> Path:
-        return folder / f"{self._prefix}-{_digest(shapes)}-traced"
+        return folder / f"{self._prefix}-{digest_of(shapes)}-traced"
 
     @cached_property
     def _prefix(self) -> str:
         """Returns the part of a file's name that all programs of today's sources have."""
         widest = jax.dtypes.canonicalize_dtype(float)  # by the flag that doubles precision
         about = (_sources_digest(), jax.__version__, jax.default_backend(), widest)
-        return f"{self._program.__name__}-{_digest(about)}"
+        return f"{self._program.__name__}-{digest_of(about)}"
 
 
-def _digest(about: Hashable) -> str:
+def digest_of(about: Hashable) -> str:
+    """Returns a name for something that its representation tells from all else."""
     return sha256(repr(about).encode()).hexdigest()[:32]
 
 
@@ -122,10 +123,17 @@ def _touch(file: Path) -> None:
 
 
 @cache
+def _make_known(kind: type) -> None:
+    """Tells JAX, once, how a named tuple is written."""
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    export.register_namedtuple_serialization(kind, serialized_name=name)
+
+
+@cache
 def _sources_digest() -> str:
     """Returns a digest of all that is traced."""
-    package = Path(__file__).parent.parent
-    sources = [*sorted(Path(__file__).parent.glob("*.py")), *package.glob("*.py")]
+    package = Path(__file__).parents[1]
+    sources = [file for folder in TRACED for file in sorted(package.glob(f"{folder}*.py"))]
     return sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from apss_jax.cost.batched import QUICKLY
+from apss_jax.cost.traced import KeptProgram, digest_of
 from apss_jax.policy.beam import best_orders
 from apss_jax.policy.chains import Chain
 from apss_jax.policy.decode import (
@@ -86,8 +87,7 @@ def drawn_ends(
     return jax.vmap(one)(chains, keys)
 
 
-@partial(jax.jit, static_argnums=(0, 4), compiler_options=QUICKLY)
-def proposals(
+def _proposals(
     config: NetworkConfig, params: Params, chains: Chain, keys: jax.Array, count: int
 ) -> Int[jax.Array, "batch samples stages"]:
     """Returns the most likely partition and `count` that are drawn, from one encoding."""
@@ -99,6 +99,9 @@ def proposals(
         return offsets_of(chain, places)
 
     return jax.vmap(one)(chains, keys)
+
+
+proposals: Final = jax.jit(_proposals, static_argnums=(0, 4), compiler_options=QUICKLY)
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=QUICKLY)
@@ -197,12 +200,31 @@ def _decoded_part(
     part = jax.tree.map(lambda values: values[rows], chains)
     if samples == 1:
         return np.asarray(most_likely_ends(config, params, part))[:, None]
-    keys = _keys(seed, 0, start, size)
-    found = [np.asarray(proposals(config, params, part, keys, DRAWN_AT_ONCE))]
+    leaves, tree = jax.tree.flatten(params)
+    first = _first_proposals(config, tree)
+    found = [np.asarray(first(leaves, part, np.array([seed, 0, start], np.int32)))]
     for more in range(DRAWN_AT_ONCE, samples - 1, DRAWN_AT_ONCE):
         keys = _keys(seed, more, start, size)
         found.append(np.asarray(drawn_ends(config, params, part, keys, DRAWN_AT_ONCE)))
     return np.concatenate(found, axis=1)[:, :samples]
+
+
+@lru_cache(maxsize=8)
+def _first_proposals(config: NetworkConfig, tree: Any) -> KeptProgram:
+    """Returns the proposals of many problems, of weights, chains and what keys are made of.
+
+    Most searches ask for nothing else, and tracing it takes longer than anything that they do.
+    """
+
+    def run(
+        leaves: list[jax.Array], chains: Chain, origin: Int[jax.Array, "_"]
+    ) -> Int[jax.Array, "batch samples stages"]:
+        params = jax.tree.unflatten(tree, leaves)
+        keys = _keys(*origin, len(chains.num_layers))
+        return _proposals(config, params, chains, keys, DRAWN_AT_ONCE)
+
+    run.__name__ = f"proposals-{digest_of((config, tree))}"
+    return KeptProgram(jax.jit(run, compiler_options=QUICKLY), QUICKLY, (Chain,))
 
 
 @partial(jax.jit, static_argnums=3)
