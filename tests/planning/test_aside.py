@@ -1,4 +1,4 @@
-"""Work in a copy of the process: the same result, and the same errors."""
+"""Work in a copy of the process: the same result, the same errors, and nothing left behind."""
 
 import os
 import subprocess
@@ -6,18 +6,23 @@ import sys
 
 import pytest
 
-from apss_jax.planning import aside
 from apss_jax.planning.aside import begun_aside
 
-ASIDE = """
-import os
-from apss_jax.planning.aside import begun_aside
-wait = begun_aside(os.getpid)
-print(wait() != os.getpid())
+is_copied = pytest.mark.skipif(
+    sys.platform != "linux" or os.cpu_count() == 1, reason="nothing is copied here"
+)
+ELSEWHERE = "print(begun_aside(os.getpid)() != os.getpid())"
+LARGE = "print(begun_aside(lambda: list(range(100_000)))() == list(range(100_000)))"
+WRONG = """
+def wrong():
+    raise ValueError("no layout")
+wait = begun_aside(wrong)
+try:
+    wait()
+except ValueError as error:
+    print(error)
 """
 ABANDONED = """
-import os
-from apss_jax.planning.aside import begun_aside
 def large():
     print("begun", flush=True)
     return bytes(10_000_000)
@@ -28,33 +33,31 @@ os._exit(0)  # before anything is read
 
 def printed(code: str) -> str:
     """Returns what a process of its own prints; it says nothing else."""
-    asked = [sys.executable, "-c", code]
+    asked = [sys.executable, "-c", f"import os\nfrom apss_jax.planning.aside import *\n{code}"]
     found = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60)
     assert not found.stderr
     return found.stdout.strip()
 
 
-@pytest.fixture
-def _copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside, "_can_be_copied", lambda: True)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is copied")
-@pytest.mark.skipif(os.cpu_count() == 1, reason="one core has nothing to share")
+@is_copied
 def test_a_fresh_process_is_copied() -> None:
     """Before JAX is imported, the function runs in another process."""
-    assert printed(ASIDE) == "True"
+    assert printed(ELSEWHERE) == "True"
 
 
-def test_what_comes_before_jax_imports_none() -> None:
-    """A question is loaded and its layouts are bounded without it."""
-    assert (
-        printed("import sys, apss_jax.planning.beginning; print('jax' in sys.modules)") == "False"
-    )
+@is_copied
+def test_the_result_comes_back() -> None:
+    """What the copy finds is what the function returns, also where a pipe takes it in parts."""
+    assert printed(LARGE) == "True"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is copied")
-@pytest.mark.skipif(os.cpu_count() == 1, reason="one core has nothing to share")
+@is_copied
+def test_what_is_wrong_is_raised_here() -> None:
+    """An error in the copy is met again where it can be told."""
+    assert printed(WRONG) == "no layout"
+
+
+@is_copied
 def test_an_abandoned_copy_ends() -> None:
     """A copy whose result nobody will read does not stay behind."""
     assert printed(ABANDONED) == "begun"  # after all that may print has ended
@@ -71,21 +74,7 @@ def test_a_process_with_jax_is_not_copied() -> None:
     assert ran == [os.getpid()]
 
 
-@pytest.mark.usefixtures("_copied")
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is copied")
-def test_the_result_comes_back() -> None:
-    """What the copy finds is what the function returns, large or small."""
-    assert begun_aside(lambda: list(range(100_000)))() == list(range(100_000))
-
-
-@pytest.mark.usefixtures("_copied")
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is copied")
-def test_what_is_wrong_is_raised_here() -> None:
-    """An error in the copy is met again where it can be told."""
-
-    def wrong() -> None:
-        raise ValueError("no layout")
-
-    wait = begun_aside(wrong)
-    with pytest.raises(ValueError, match="no layout"):
-        wait()
+def test_what_comes_before_jax_imports_none() -> None:
+    """A question is loaded and its layouts are bounded without it."""
+    code = "import sys, apss_jax.planning.beginning\nprint('jax' in sys.modules)"
+    assert printed(code) == "False"
