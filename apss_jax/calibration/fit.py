@@ -158,11 +158,12 @@ def labels_of(names: Sequence[str]) -> Indices:
     return np.unique(np.array(names), return_inverse=True)[1].ravel()
 
 
-def refit(surface: Surface, rows: Indices, found: Fitted) -> Values:
-    """Returns the constants for fewer rows, by the tangent where the fit of all rows ended."""
+def refit(surface: Surface, rows: Indices, found: Fitted) -> Fitted:
+    """Returns the fit of fewer rows, by the tangent where the fit of all rows ended."""
     problem = Problem.of(surface, rows)
     tangent = problem.tangent(problem.inside(_logs(found.values)))
-    return problem.values(problem.best(tangent, LONGEST_STEP))
+    values = problem.values(problem.best(tangent, LONGEST_STEP))
+    return Fitted(surface.constants, values, problem.determined(tangent))
 
 
 def values_of(constants: Sequence[LibraryConstant], logs: Logs) -> Values:

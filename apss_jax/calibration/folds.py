@@ -55,7 +55,7 @@ def held_out_figures(
         values = []
         for surface, rows, found, own in fits:
             constants += surface.constants
-            values.append(refit(surface, rows[own[rows] != fold], found))
+            values.append(refit(surface, rows[own[rows] != fold], found).values)
         return predict_subjects(with_values(members, constants, np.concatenate(values)))
 
     return labelled_figures(subjects, folds, predicted)

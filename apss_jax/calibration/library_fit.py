@@ -18,7 +18,6 @@ from apss_jax.calibration.evidence import (
 )
 from apss_jax.calibration.fit import Fitted, NoteFn, Surface, fit, labels_of
 from apss_jax.calibration.folds import (
-    Labels,
     experiment_folds,
     held_out_figures,
     left_out_reaches,
@@ -51,6 +50,9 @@ from apss_jax.schema.runs import Run
 Indices = Int[np.ndarray, " samples"]
 PerRun = Float[np.ndarray, " samples"]
 Names = Shaped[np.ndarray, " samples"]
+Fits = list[tuple[Surface, Indices, Fitted]]
+"""For each quantity its surface, the rows that were fitted, and what was found on them."""
+
 Errors = dict[str, dict[str, Any]]
 """By stack: the error fractions that its file states, and those by device types."""
 
@@ -106,46 +108,56 @@ def fit_library(runs: Sequence[Run], priors: Priors, note: NoteFn) -> LibraryFit
     predictions = predict_runs(runs)
     comparison = Comparison.of(predictions)
     note("constants of each stack, device and link")
-    own = _fit(comparison, priors, experiment_folds(comparison.subjects), note)
-    note("constants of the generic stack")
-    generic = _pooled_fit(runs, own)
+    fits = _fits(comparison, priors, note)
+    note("each fold by constants fitted without it")
+    own = _fit(comparison, fits)
+    note("constants of the generic stack, and each framework by those fitted without it")
+    generic = _pooled_fit(runs, own, fits)
     return LibraryFit(own, generic, _errors(own, generic, priors.groups), predictions.skipped)
 
 
-def _fit(comparison: Comparison, priors: Priors, folds: Labels, note: NoteFn) -> Fit:
-    """Returns the fit of runs as they stand, and each fold's figures by a fit without it."""
+def _fits(comparison: Comparison, priors: Priors, note: NoteFn) -> Fits:
+    """Returns what the runs as they stand say of each quantity."""
     names = {subject.stack.name for subject in comparison.subjects}
-    evidence = (
+    found: Fits = []
+    for each in (
         step_time_evidence(comparison),
         memory_evidence(comparison, priors.label_sources),
-    )
-    surfaces, rows, found, own_folds = [], [], [], []
-    fold_of = {id(s): int(f) for s, f in zip(comparison.subjects, folds, strict=True)}
-    for each in evidence:
+    ):
         constants = constants_of(getattr(priors, each.quantity), priors.groups, names)
-        surfaces.append(Surface(each, tuple(constants), note))
-        rows.append(thinned(each))
-        found.append(fit(surfaces[-1], rows[-1]))
-        own_folds.append(np.array([fold_of[id(s)] for s in each.subjects], dtype=int))
-    note("each fold by constants fitted without it")
-    fits = list(zip(surfaces, rows, found, own_folds, strict=True))
-    held_out = held_out_figures(comparison.subjects, folds, fits)
+        surface, rows = Surface(each, tuple(constants), note), thinned(each)
+        found.append((surface, rows, fit(surface, rows)))
+    return found
+
+
+def _fit(comparison: Comparison, fits: Fits) -> Fit:
+    """Returns the fit of runs as they stand, and each fold's figures by a fit without it."""
+    folds = experiment_folds(comparison.subjects)
+    fold_of = {id(s): int(f) for s, f in zip(comparison.subjects, folds, strict=True)}
+    with_folds = [
+        (*each, np.array([fold_of[id(s)] for s in each[0].evidence.subjects], dtype=int))
+        for each in fits
+    ]
     stacks = [subject.stack.name for subject in comparison.subjects]
-    reaches = left_out_reaches(comparison.subjects, folds, stacks)
-    return Fit(comparison, found[0], found[1], held_out, reaches)
+    return Fit(
+        comparison=comparison,
+        step_time=fits[0][2],
+        memory=fits[1][2],
+        held_out=held_out_figures(comparison.subjects, folds, with_folds),
+        reaches=left_out_reaches(comparison.subjects, folds, stacks),
+    )
 
 
-def _pooled_fit(runs: Sequence[Run], own: Fit) -> Fit:
-    """Returns the generic stack under all runs, on devices and links as already fitted."""
+def _pooled_fit(runs: Sequence[Run], own: Fit, fits: Fits) -> Fit:
+    """Returns the generic stack under all runs; left out is all that a run's framework says."""
     predictions = predict_runs(runs, stack=load_stack(FALLBACK))
     subjects = tuple(with_values(predictions.subjects, own.constants, own.values))
     frameworks = [subject.framework.stack for subject in subjects]
-    fits = (own.step_time, own.memory)
     return Fit(
         comparison=Comparison.of(replace(predictions, subjects=subjects)),
         step_time=pooled(own.step_time),
         memory=pooled(own.memory),
-        held_out=figures_without_own(subjects, frameworks, fits),
+        held_out=figures_without_own(subjects, fits),
         reaches=left_out_reaches(subjects, labels_of(frameworks), [FALLBACK] * len(subjects)),
         voters=np.array(frameworks),
     )

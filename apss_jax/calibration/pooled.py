@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from apss_jax.calibration.fit import Fitted
+from apss_jax.calibration.fit import Fitted, Surface, refit
 from apss_jax.calibration.folds import labelled_figures
 from apss_jax.calibration.library_constants import FALLBACK, LibraryConstant, Values, with_values
 from apss_jax.calibration.prediction import Figures, predict_subjects
@@ -17,6 +17,7 @@ from apss_jax.schema.priors import EACH, Prior
 
 PerRun = Float[np.ndarray, " samples"]
 Indices = Int[np.ndarray, " samples"]
+Kept = Int[np.ndarray, " batch"]
 Names = Shaped[np.ndarray, " batch"]
 
 
@@ -75,21 +76,32 @@ def _votes(members: Sequence[_Member]) -> float:
 
 
 def figures_without_own(
-    subjects: Sequence[Subject], frameworks: Sequence[str], fits: Sequence[Fitted]
+    subjects: Sequence[Subject], fits: Sequence[tuple[Surface, Indices, Fitted]]
 ) -> Figures:
-    """Returns each run's figures by constants pooled from the stacks of all other frameworks.
+    """Returns each run's figures by constants that no run of its framework has touched.
 
-    `subjects` are under the fallback; `frameworks` names the stack of each one's own.
+    Those of devices and links are fitted again without it, the stack's are the mean of the others.
+    `subjects` are under the fallback; `fits` has, for each quantity, its surface of runs as they
+    stand, the rows that were fitted, and what was found on all of them.
     """
+    frameworks = [subject.framework.stack for subject in subjects]
     names, labels = np.unique(np.array(frameworks), return_inverse=True)
 
     def predicted(label: int, members: Sequence[Subject]) -> Figures:
-        parts = [pooled(fitted, str(names[label])) for fitted in fits]
+        parts: list[Fitted] = []
+        for surface, rows, found in fits:
+            others = refit(surface, _without(str(names[label]), surface, rows), found)
+            parts += [others, pooled(others, str(names[label]))]
         constants = [constant for part in parts for constant in part.constants]
         values: Values = np.concatenate([part.values for part in parts])
         return predict_subjects(with_values(members, constants, values))
 
     return labelled_figures(subjects, labels.ravel(), predicted)
+
+
+def _without(framework: str, surface: Surface, rows: Indices) -> Kept:
+    subjects = surface.evidence.subjects
+    return np.array([i for i in rows if subjects[i].framework.stack != framework], dtype=int)
 
 
 def equal_votes(names: Names) -> PerRun:

@@ -132,8 +132,8 @@ def test_a_refit_without_some_runs_uses_only_the_others(surface: Surface) -> Non
     measured = surface.evidence.measured.copy()
     measured[1::2] *= 3.0
     other = Surface(replace(surface.evidence, measured=measured), surface.constants)
-    expected = refit(surface, kept, found)
-    assert refit(other, kept, found) == pytest.approx(expected, rel=1e-6)
+    expected = refit(surface, kept, found).values
+    assert refit(other, kept, found).values == pytest.approx(expected, rel=1e-6)
 
 
 def test_held_out_figures_come_from_the_other_folds(surface: Surface) -> None:
@@ -142,7 +142,7 @@ def test_held_out_figures_come_from_the_other_folds(surface: Surface) -> None:
     folds = np.arange(len(RUNS)) % 2
     found = fit(surface, rows)
     figures = held_out_figures(subjects, folds, [(surface, rows, found, folds)])
-    values = refit(surface, rows[folds == 1], found)
+    values = refit(surface, rows[folds == 1], found).values
     expected = predict_subjects(with_values(subjects, TIMES, values)).step_time_s
     assert figures.step_time_s[folds == 0] == pytest.approx(expected[folds == 0], rel=1e-5)
 

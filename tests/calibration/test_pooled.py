@@ -1,15 +1,23 @@
 """The stack for unlisted frameworks: each stack one vote, as far as its runs determine it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from run_tables import run_of
 
-from apss_jax.calibration.fit import Fitted
-from apss_jax.calibration.library_constants import FALLBACK, LibraryConstant
+from apss_jax.calibration.evidence import step_time_evidence
+from apss_jax.calibration.fit import Fitted, Surface
+from apss_jax.calibration.library_constants import (
+    FALLBACK,
+    LibraryConstant,
+    constants_of,
+    with_values,
+)
+from apss_jax.calibration.measured import Comparison
 from apss_jax.calibration.pooled import equal_votes, figures_without_own, pooled
-from apss_jax.calibration.prediction import predict_runs
+from apss_jax.calibration.prediction import predict_runs, predict_subjects
 from apss_jax.importers.clusters import load_stack
 from apss_jax.schema.priors import EACH, Prior
 
@@ -57,16 +65,26 @@ def test_what_one_stack_alone_has_is_no_other_s() -> None:
     assert not found.constants
 
 
-def test_a_framework_s_runs_are_predicted_without_its_stack() -> None:
-    """A slow stack makes the runs of others slower, its own runs not."""
-    runs = [run_of(framework="nanotron"), run_of(framework="torchtitan")]
+def _left_out_s(slower: float) -> np.ndarray:
+    """Returns step times of two frameworks' runs, each without its own, one measured slower."""
+    runs = [run_of(framework=name, run_id=f"{name}-1") for name in ("nanotron", "torchtitan")]
+    stated = Comparison.of(predict_runs(runs))
+    names = [subject.stack.name for subject in stated.subjects]
+    constants = tuple(constants_of([_prior("gemm_slowdown", 1.0)], {}, names))
+    found = Fitted(constants, np.ones(2), np.zeros(2))
+    usual_s = predict_subjects(with_values(stated.subjects, constants, found.values)).step_time_s
+    evidence = step_time_evidence(replace(stated, step_time_s=usual_s * [slower, 1.0]))
     subjects = predict_runs(runs, stack=load_stack(FALLBACK)).subjects
-    names = [subject.framework.stack for subject in subjects]
-    usual = _fitted("gemm_slowdown", 1.0, {"nanotron": (1.0, 1.0), "torchtitan": (1.0, 1.0)})
-    slow = _fitted("gemm_slowdown", 1.0, {"nanotron": (4.0, 1.0), "torchtitan": (1.0, 1.0)})
-    before, after = (figures_without_own(subjects, names, [f]).step_time_s for f in (usual, slow))
-    assert after[0] == pytest.approx(before[0])
-    assert after[1] > 1.2 * before[1]
+    return figures_without_own(
+        subjects, [(Surface(evidence, constants), np.arange(2), found)]
+    ).step_time_s
+
+
+def test_a_framework_s_runs_are_predicted_without_it() -> None:
+    """Slow runs of one framework make those of the other slower, themselves not."""
+    usual, slow = _left_out_s(1.0), _left_out_s(1.1)
+    assert slow[0] == pytest.approx(usual[0])
+    assert slow[1] > 1.02 * usual[1]
 
 
 def test_every_name_has_one_vote() -> None:
