@@ -37,7 +37,7 @@ from apss_jax.calibration.library_constants import (
     with_values,
 )
 from apss_jax.calibration.measured import Comparison
-from apss_jax.calibration.pairs import Groups, device_errors
+from apss_jax.calibration.pairs import Groups, device_errors, kinds_of
 from apss_jax.calibration.pooled import equal_votes, figures_without_own, pooled
 from apss_jax.calibration.prediction import Figures, predict_runs
 from apss_jax.calibration.subject import SkippedRun
@@ -187,7 +187,10 @@ def _time_errors(fitted: Fit, names: Names, groups: Groups) -> Errors:
     is_measured = fitted.held_out.measured_fraction > 0.5
     analytic = np.flatnonzero(comparison.is_timed & ~is_measured)
     misses = fitted.misses(analytic)
-    widths = fit_widths(misses, names[analytic].tolist())
+    # An unlisted framework has one width on all devices, of which hardly two are known.
+    is_one = fitted.voters is not None
+    kinds = None if is_one else kinds_of([comparison.subjects[i] for i in analytic], groups)
+    widths = fit_widths(misses, names[analytic].tolist(), kinds)
     errors: Errors = {name: _fractions(width) for name, width in widths.items()}
     for name, width in widths.items():
         rows = names[analytic] == name

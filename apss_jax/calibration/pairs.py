@@ -28,6 +28,13 @@ def device_class(types: Sequence[str], groups: Groups) -> str | None:
     return classes.pop() if len(classes) == 1 else None
 
 
+def kinds_of(subjects: Sequence[Subject], groups: Groups) -> list[str]:
+    """Returns what has widths of its own: the class of devices, FP8 apart."""
+    classes = [device_class(s.cluster.used_types, groups) for s in subjects]
+    fp8 = [s.precision == "fp8" for s in subjects]
+    return [f"{name} {each}" for name, each in zip(classes, fp8, strict=True)]
+
+
 def device_errors(
     subjects: Sequence[Subject], misses: Misses, width: Width, groups: Groups
 ) -> tuple[DeviceError, ...]:

@@ -18,7 +18,6 @@ Names = Shaped[np.ndarray, " batch"]
 Votes = Int[np.ndarray, " batch"]
 """A number for each voter."""
 TRIED: Final = (0.0, *np.geomspace(0.02, 0.6, 12).tolist())  # of a logarithm
-LEAST_GAIN: Final = 0.1  # of the loss; less does not show that errors grow with anything
 LEAST_WIDTH: Final = 0.05  # of a logarithm: no group's runs are all independent
 
 
@@ -62,10 +61,14 @@ class Width:
         return np.sqrt(self.base**2 + _beside(misses, self.expert, self.domain, self.far))
 
 
-def fit_widths(misses: Misses, groups: Sequence[str]) -> dict[str, Width]:
+def fit_widths(
+    misses: Misses, groups: Sequence[str], classes: Sequence[str] | None = None
+) -> dict[str, Width]:
     """Returns for each group the width that 80 % of its misses, by weight, lie within.
 
-    What experts and far sizes add is common to all groups, what domains add is a group's own.
+    What experts and far sizes add is common to all groups, what domains add is a group's own: it is
+    told within `classes`, whose runs have widths of their own, or more domains would seem to add
+    what another class of devices does.
     Whether experts and domains add anything is told by the quantile loss (Koenker and Bassett
     1978), each group's against its own without. A group of few runs is as uncertain as all are.
     """
@@ -74,7 +77,10 @@ def fit_widths(misses: Misses, groups: Sequence[str]) -> dict[str, Width]:
     few = {name for name in set(groups) if (is_near & (named == name)).sum() < FEW_ROWS}
     parts = {name: misses.chosen(is_near & (named == name)) for name in sorted(set(groups) - few)}
     expert = min(TRIED, key=lambda tried: _common_loss(parts, tried))
-    found = {name: _grown(part, expert) for name, part in parts.items()}
+    kinds = np.array(["" for _ in groups] if classes is None else classes)
+    found = {
+        name: _grown(part, expert, kinds[is_near & (named == name)]) for name, part in parts.items()
+    }
     found |= dict.fromkeys(sorted(few), _width(misses.chosen(is_near), expert))
     far = _far(misses, named, found)
     return {name: replace(width, far=far) for name, width in found.items()}
@@ -117,15 +123,47 @@ def _common_loss(parts: dict[str, Misses], expert: float) -> float:
     return float(np.mean(losses))
 
 
-def _grown(part: Misses, expert: float) -> Width:
+def _grown(part: Misses, expert: float, kinds: Names) -> Width:
     """Returns the width with what domains add beside that of single ones, if that tells much."""
     plain = _width(part, expert)
-    single = part.domain_doublings == 0
-    if single.sum() < FEW_ROWS:
+    usual, start = _within_kinds(part, expert, kinds)
+    told = np.isfinite(start)
+    if not told.any():
         return plain
-    start = _width(part.chosen(single), expert)
-    grown = replace(start, domain=_per_doubling(part, start.of(part), part.domain_doublings))
-    return grown if _loss(part, grown) < (1.0 - LEAST_GAIN) * _loss(part, plain) else plain
+    own, usual, start = part.chosen(told), usual[told], start[told]
+    domain = _per_doubling(own, start, own.domain_doublings)
+    grown = np.hypot(start, domain * own.domain_doublings)
+    losses = [_quantile_loss(own.log_error, each, own.weight) for each in (usual, grown)]
+    if not _tells(losses[0], losses[1], float(own.weight.sum())):
+        return plain
+    # Runs on one domain are to be covered, and all: kinds without any on one have had no say yet.
+    single = _width(part.chosen(part.domain_doublings == 0), expert)
+    return replace(single, base=max(single.base, _width(part, expert, domain).base), domain=domain)
+
+
+def _tells(before: float, after: float, runs: float) -> bool:
+    """Returns whether one more constant lessens a mean quantile loss by more than chance does.
+
+    The logarithm of the loss, times the runs, is the likelihood that belongs to it (Yu and Moyeed
+    2001, doi 10.1016/S0167-7152(01)00124-9); the price of a constant is Schwarz's (1978).
+    """
+    return runs * float(np.log(before / after)) > 0.5 * float(np.log(max(runs, 1.0)))
+
+
+def _within_kinds(part: Misses, expert: float, kinds: Names) -> tuple[PerRun, PerRun]:
+    """Returns half widths by the kind of each run: of all its runs, and of those on one domain.
+
+    NaN for kinds of which too few ran on one.
+    """
+    usual, start = (np.full_like(part.log_error, np.nan) for _ in range(2))
+    for kind in np.unique(kinds):
+        rows = kinds == kind
+        own = part.chosen(rows)
+        single = own.domain_doublings == 0
+        if single.sum() >= FEW_ROWS:
+            usual[rows] = _width(own, expert).of(own)
+            start[rows] = _width(own.chosen(single), expert).of(own)
+    return usual, start
 
 
 def _width(part: Misses, expert: float, domain: float = 0.0) -> Width:

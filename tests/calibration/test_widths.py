@@ -51,6 +51,22 @@ def test_errors_that_grow_with_domains_are_the_groups_own() -> None:
     assert widths["stays"].domain == 0.0
 
 
+def test_what_domains_add_is_told_within_classes() -> None:
+    """Errors of one class grow, hidden by another class with larger ones on single domains."""
+    single, many = (Reach(False, float(d), 0.0, 0.0) for d in (0, 6))
+    misses = _misses([(single, 100, 0.05), (many, 100, 0.15), (single, 400, 0.2)])
+    classes = ["A100"] * 200 + ["H100"] * 400
+    assert fit_widths(misses, ["a"] * 600, classes)["a"].domain > 0.0
+    assert fit_widths(misses, ["a"] * 600)["a"].domain == 0.0
+
+
+def test_domains_that_hardly_tell_add_nothing() -> None:
+    """Thirty runs with errors a tenth larger are what chance does."""
+    single, many = (Reach(False, float(d), 0.0, 0.0) for d in (0, 6))
+    misses = _misses([(single, 100, 0.1), (many, 30, 0.11)])
+    assert fit_widths(misses, ["a"] * 130)["a"].domain == 0.0
+
+
 def test_far_runs_widen_what_lies_beyond_the_others() -> None:
     """Errors of 0.1 nearby and 0.5 at two doublings: the far ones are covered too."""
     far = Reach(False, 0.0, 2.0, 0.0)
