@@ -106,10 +106,11 @@ class Wording:
 
     def _pooled(self) -> Iterable[str]:
         """Yields a sentence for what the stack for unlisted frameworks takes from the others."""
-        fit = self.found.generic
-        for fitted in (fit.step_time, fit.memory):
-            shares = list(zip(fitted.constants, fitted.determined_fraction.tolist(), strict=True))
-            yield _sentence("means over all stacks, each as far as its runs determine it", shares)
+        fits = (self.found.generic.step_time, self.found.generic.memory)
+        shares: Shares = []
+        for fitted in fits:
+            shares += zip(fitted.constants, fitted.determined_fraction.tolist(), strict=True)
+        yield _sentence("means over all stacks, each as far as its runs determine it", shares)
 
     def _common(self, name: str) -> Iterable[str]:
         """Yields a sentence for the constants that all stacks share."""
