@@ -193,17 +193,9 @@ class TimeBounds:
         sent = np.array(self.stack.exposed_fractions)[zero] * whole
         dense, expert = figures.dense.total[index], figures.expert.total[index]
         updated = OPTIMIZER_SHARDED / np.where(zero > 0, members, 1) + OPTIMIZER_WHOLE
-        memory_rate = self._memory_rates.max()
-        own_s = dense * (_crossing(members) * sent / rate + updated / memory_rate)
-        tied_s = 2 * self._tied_bytes(layouts, figures, index) / links.best_transfer  # two stages
-        return own_s + expert * OPTIMIZER_WHOLE / memory_rate + tied_s
-
-    def _tied_bytes(
-        self, layouts: Layouts, figures: SettingFigures, index: Int[np.ndarray, " batch"]
-    ) -> PerLayout:
-        """Returns the gradients of a tied token table that first and last stage add up."""
-        several = layouts.pipeline_parallel > 1
-        return np.where(several, figures.tied[index], 0.0) * self.stack.reduced_gradient_bytes
+        return dense * (_crossing(members) * sent / rate + updated / self._memory_rates.max()) + (
+            expert * OPTIMIZER_WHOLE / self._memory_rates.max()
+        )
 
     @cached_property
     def _memory_rates(self) -> Float[np.ndarray, " device_types"]:
@@ -263,11 +255,8 @@ class TimeBounds:
         reduce_s = np.where(shared, held * sent / self._link_rates.worst, 0.0)
         owners_s = self.stack.owner_step_s * figures.kind_count.sum() * layouts.shards
         reduce_s = reduce_s + np.where((zero == 1) | (zero == 2), owners_s, 0.0)
-        tied_bytes = self._tied_bytes(layouts, figures, index)
-        slowest = self._link_rates.worst_transfer
-        tied_s = tied_bytes / slowest + np.where(tied_bytes > 0, 2 * self._link_rates.call_s, 0.0)
         updated = held * (OPTIMIZER_SHARDED + OPTIMIZER_WHOLE)
-        return reduce_s + tied_s + updated / self._memory_rates.min()
+        return reduce_s + updated / self._memory_rates.min()
 
     @cached_property
     def _link_rates(self) -> LinkRates:
@@ -282,8 +271,6 @@ class LinkRates:
     worst_inside: float
     best_across: float
     worst: float  # also across nodes, when all devices of a node use one shared network
-    best_transfer: float  # of one sender to one receiver
-    worst_transfer: float
     shares: bool  # whether every network is shared by the devices of its node
     call_s: float  # the longest latency, of a collective over all nodes
     call_inside_s: float  # the longest inside a domain
@@ -309,8 +296,6 @@ class LinkRates:
             worst_inside=slow_inside,
             best_across=max(_rate(link, 1) for link in across),
             worst=min(slow_inside, slow_across),
-            best_transfer=max(_transfer_rate(link, 1) for link in [*inside, *across]),
-            worst_transfer=min(_transfer_rate(link, crowd) for link in [*inside, *across]),
             shares=all(link.shared_by_node for link in across),
             call_s=latency_s * hops + added_s,
             call_inside_s=max(link.latency_s for link in inside) + added_s,
@@ -320,11 +305,6 @@ class LinkRates:
 def _rate(link: Link, crowd: int) -> float:
     """Returns what a collective reaches when `crowd` devices of a node use the link at once."""
     return link.bytes_per_s * link.reached_fraction / (crowd if link.shared_by_node else 1)
-
-
-def _transfer_rate(link: Link, crowd: int) -> float:
-    """Returns the same for what one device sends to another."""
-    return link.bytes_per_s * link.transfer_fraction / (crowd if link.shared_by_node else 1)
 
 
 def _crossing(degree: Counts) -> PerLayout:

@@ -48,8 +48,7 @@ def _tightness(
 def test_no_cost_is_below_its_bounds(cluster: str, stack: str | None) -> None:
     """Step time and memory of exact partitions of 100 layouts are never below the bounds.
 
-    In the median a bound is more than half of what its layout takes on the best order of devices:
-    a tied table may cross the slow network between the ends, or not.
+    In the median a bound is most of what its layout takes on the best order of devices.
     """
     inputs = gather_inputs("gpt2", cluster, global_batch=8, seq_len=1024, stack=stack)
     facts = facts_of(inputs.model, inputs.cluster, inputs.workload, inputs.stack)
@@ -70,4 +69,4 @@ def test_no_cost_is_below_its_bounds(cluster: str, stack: str | None) -> None:
     assert np.all(view.step.lower_s <= costs.step_time_s * (1 + ROUNDING))
     assert np.all(view.step.upper_s >= costs.step_time_s * (1 - ROUNDING))
     assert np.all(view.lower_bytes <= needed * (1 + ROUNDING))
-    assert np.median(_tightness(choices, view.step.lower_s, costs.step_time_s)) > 0.5
+    assert np.median(_tightness(choices, view.step.lower_s, costs.step_time_s)) > 0.6
