@@ -86,8 +86,7 @@ def test_amps_own_figures_are_what_its_table_gives() -> None:
 
 # Of one cluster predicted by a stack that was calibrated on the other: largest error in percent,
 # least rank correlation, and by how much the first choice may be slower than the best measured.
-# Plans of the homogeneous cluster that took 1.32 to 1.43 s are predicted within 3 % of each other.
-TRANSFER = {"homogeneous": (12.0, 0.9, 0.18), "het_cluster": (12.0, 0.75, 0.05)}
+TRANSFER = {"homogeneous": (15.0, 0.92, 0.11), "het_cluster": (20.0, 0.75, 0.05)}
 
 
 @needs_trials
