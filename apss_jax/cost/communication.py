@@ -80,9 +80,8 @@ def _tied_s(problem: Problem, strategy: Strategy) -> PerStage:
     all-reduce of two ranks moves the whole table each way, over the link that wraps around.
     """
     table_bytes = problem.reduced_gradient_bytes * problem.tied_parameters[strategy.setting]
-    is_used = strategy.end_unit > strategy.first_unit
-    is_last = jnp.any(is_used & (strategy.end_unit == jnp.max(strategy.end_unit)), axis=0)
-    is_first = jnp.any(is_used & (strategy.first_unit == 0), axis=0)
+    is_last = jnp.any(strategy.end_unit == jnp.max(strategy.end_unit), axis=0)
+    is_first = jnp.any((strategy.first_unit == 0) & (strategy.end_unit > 0), axis=0)
     wrapping_s = jnp.where(is_last, strategy.transfer_s_per_byte[0], 0.0)
     calls_s = jnp.where(is_last, strategy.transfer_s_per_call[0], 0.0)
     both_s = table_bytes * jnp.sum(wrapping_s)
