@@ -68,26 +68,7 @@ def stage_tail(
         (1.0 - problem.exposed_fractions[strategy.zero_stage]) * whole_s,
         HIDING_FRACTION * _rounds(strategy) * compute_s,
     )
-    data_comm_s = whole_s - hidden_s + _tied_s(problem, strategy)
-    return StageTail(data_comm_s, _optimizer_s(problem, strategy, owned))
-
-
-def _tied_s(problem: Problem, strategy: Strategy) -> PerStage:
-    """Returns what it takes to add up the gradients of both copies of a tied token table.
-
-    First and last stage reduce them together after their last backward pass (Megatron-LM's
-    `_allreduce_word_embedding_grads`; huggingface/nanotron `sync_tied_weights_gradients`): an
-    all-reduce of two ranks moves the whole table each way, over the link that wraps around.
-    """
-    table_bytes = problem.reduced_gradient_bytes * problem.tied_parameters[strategy.setting]
-    is_last = jnp.any(strategy.end_unit == jnp.max(strategy.end_unit), axis=0)
-    is_first = jnp.any((strategy.first_unit == 0) & (strategy.end_unit > 0), axis=0)
-    wrapping_s = jnp.where(is_last, strategy.transfer_s_per_byte[0], 0.0)
-    calls_s = jnp.where(is_last, strategy.transfer_s_per_call[0], 0.0)
-    both_s = table_bytes * jnp.sum(wrapping_s)
-    both_s += 2.0 * (jnp.sum(calls_s) + problem.collective_latency_s)
-    has_copies = strategy.ends_apart & (table_bytes > 0)
-    return jnp.where(has_copies & (is_first | is_last), both_s, 0.0)
+    return StageTail(whole_s - hidden_s, _optimizer_s(problem, strategy, owned))
 
 
 def _reduction_links(problem: Problem, strategy: Strategy) -> _Links:

@@ -121,26 +121,6 @@ def test_gradients_are_sent_once_a_step() -> None:
     assert found.breakdown.data_comm == pytest.approx(30 * (4 + 2) * 0.1, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("tied", "apart", "added_s"),
-    [
-        (5.0, True, 4 * 5 * 0.5 + 2 * (0.25 + 0.125)),  # its bytes once each way, two calls
-        (5.0, False, 0.0),  # one copy
-        (0.0, True, 0.0),
-    ],
-)
-def test_both_copies_of_a_tied_table_are_added_up(tied: float, apart: bool, added_s: float) -> None:
-    """First and last stage all-reduce 4 bytes of 5 parameters over the link that wraps around."""
-    given = problem(table(tied_parameters=tied), collective_latency_s=0.125)
-    one = strategy(
-        ends_apart=np.bool_(apart),
-        transfer_s_per_byte=np.array([[9.0, 0.5]], np.float32),  # that to the next stage is slower
-        transfer_s_per_call=np.array([[9.0, 0.25]], np.float32),
-    )
-    tail = stage_tail(given, one, chunk_sums(given, one), jnp.zeros(2))
-    np.testing.assert_allclose(tail.data_comm_s, [added_s, added_s], rtol=1e-6)
-
-
 def test_each_bucket_passes_all_ranks_step_by_step() -> None:
     """Three steps of four ranks, each 0.01 s for every byte of a bucket of 25 MiB."""
     one = strategy(zero_stage=np.int32(1), shards=np.float32(4))
