@@ -55,7 +55,7 @@ validate: $(STAMP) ## predictions against measured runs: the published ones, or 
 calibrate: $(STAMP) ## a stack file from a few runs of your own: ARGS="--runs FILE.csv --out STACK.json"
 	@$(BIN)/python -m apss_jax.calibrate $(ARGS)
 
-fit: $(STAMP) ## the library's constants from measured runs, ten minutes (ARGS=--dry-run: only look)
+fit: $(STAMP) ## the library's constants from measured runs, half an hour (ARGS=--dry-run: only look)
 	@$(BIN)/python -m apss_jax.cli.fit $(ARGS)
 
 train: $(STAMP) ## train the partitioning network again, up to 40 minutes, into out/dpsn (ARGS="--seed 1")

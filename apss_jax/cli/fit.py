@@ -41,7 +41,7 @@ def fit_command(
 ) -> Answer:
     """Fit the constants of all devices, links and stacks, and write them into the library.
 
-    Takes some ten minutes. Exit codes: 0 done, 2 the input is wrong.
+    Takes some half an hour. Exit codes: 0 done, 2 the input is wrong.
     """
     from apss_jax.calibration.library_constants import load_priors
     from apss_jax.calibration.library_fit import fit_library
