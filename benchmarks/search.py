@@ -101,7 +101,7 @@ def main() -> None:
             if not any(word in text for word in words for text in problem[:2]):
                 continue
             cells = "".join(
-                f"{cpu_s:15.2f}{wall_s:6.2f}" for cpu_s, wall_s in spent(*problem, kept)
+                f"{cpu_s:15.2f}{wall_s:6.2f}" for cpu_s, wall_s in spent(*problem, folder)
             )
             print(f"{problem[0]:16}{problem[1]:24}{problem[2]:6}{cells}", flush=True)
 
