@@ -131,9 +131,15 @@ def _written(
 
 def _search(model: str, cluster: ClusterProfile | str, options: dict[str, Any]) -> SearchResult:
     from apss_jax.planning.beginning import begin_search
+    from apss_jax.planning.clock import Clock
+    from apss_jax.planning.inputs import gather_inputs
 
+    clock = Clock()
+    question = dict(options)
+    request = {name: question.pop(name) for name in ("solver", "pins", "top")}
+    inputs = gather_inputs(model, cluster, **question)
     # Begun before what takes as long to import.
-    begun = begin_search(model, cluster, aside=True, **options)
+    begun = begin_search(inputs, clock, aside=True, **request)
     from apss_jax.cost.compilation import keep_compiled_programs
     from apss_jax.planning.search import finish_search
 

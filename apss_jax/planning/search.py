@@ -12,7 +12,7 @@ from apss_jax.planning.cutting import Cutter
 from apss_jax.planning.documents import PlanWriter
 from apss_jax.planning.explain import explain_ranked
 from apss_jax.planning.figures import settings_of
-from apss_jax.planning.inputs import Inputs
+from apss_jax.planning.inputs import Inputs, gather_inputs
 from apss_jax.planning.lineup import Lineup
 from apss_jax.planning.loading import load_compiled
 from apss_jax.planning.neighbours import neighbour_sentences, neighbours_of
@@ -55,18 +55,16 @@ def search_plans(
     progress: Progress = lambda _: None,
 ) -> SearchResult:
     """Returns the best plans, or what is missing where none fits; raises `InputError`."""
-    begun = begin_search(
+    clock = Clock()
+    inputs = gather_inputs(
         model,
         cluster,
         global_batch=global_batch,
         seq_len=seq_len,
         precision=precision,
         stack=stack,
-        solver=solver,
-        pins=pins,
-        top=top,
     )
-    return finish_search(begun, progress)
+    return finish_search(begin_search(inputs, clock, solver=solver, pins=pins, top=top), progress)
 
 
 def search_inputs(

@@ -16,6 +16,7 @@ from samples import NOTHING, RESULT
 
 from apss_jax import __version__
 from apss_jax.cli.run import Answer, new_app, run
+from apss_jax.planning.clock import Clock
 from apss_jax.schema.plan import SearchResult
 
 FILES = ("result.json", "plan.json")
@@ -29,13 +30,18 @@ def answer_with(monkeypatch: pytest.MonkeyPatch) -> AnswerWithFn:
     def replace(result: SearchResult) -> dict[str, Any]:
         asked: dict[str, Any] = {}
 
-        def begin_search(model: str, cluster: str, **options: Any) -> None:
+        def gather_inputs(model: str, cluster: str, **options: Any) -> None:
             asked.update(options, model=model, cluster=cluster)
+
+        def begin_search(_: None, __: Clock, **options: Any) -> None:
+            asked.update(options)
 
         def finish_search(_: None, progress: Callable[[str], None]) -> SearchResult:
             progress("halfway")
             return result
 
+        gathered = SimpleNamespace(gather_inputs=gather_inputs)
+        monkeypatch.setitem(sys.modules, "apss_jax.planning.inputs", gathered)
         begun = SimpleNamespace(begin_search=begin_search)
         monkeypatch.setitem(sys.modules, "apss_jax.planning.beginning", begun)
         finished = SimpleNamespace(finish_search=finish_search)
